@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Text to values and back, strictly: the only place that parses numbers. Pure. */
+#pragma once
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Decimal digits only, no sign, no blanks, at most max. ERR_INVALID quoting the text otherwise. */
+int text_parse_u64(const char *text, uint64_t max, uint64_t *ret_value, struct err *e)
+    __attribute__((nonnull, warn_unused_result));
+/* "500ms", "30s", "5m", "2h", "1h 30m", "1h30m"; a bare number is refused. Milliseconds, at most ten years. */
+int text_parse_duration_ms(const char *text, uint64_t *ret_ms, struct err *e) __attribute__((nonnull, warn_unused_result));
+bool text_is_utf8(const void *bytes, size_t len); /* RFC 3629: no surrogates, no overlong forms */
+bool text_has_prefix(const char *text, const char *prefix) __attribute__((nonnull));
+bool text_has_suffix(const char *text, const char *suffix) __attribute__((nonnull));
+bool text_is_one_of(const char *text, const char *const *list) __attribute__((nonnull)); /* NULL-terminated list */
+/* [A-Za-z_][A-Za-z0-9_]* : a portable environment name. len is that of the name alone. */
+bool text_is_env_name(const char *name, size_t len) __attribute__((nonnull));
+/* Lower-case hex of len bytes into text[2 * len + 1]. */
+void text_hex(const void *bytes, size_t len, char *text) __attribute__((nonnull));
+/* Edit distance, for "did you mean"; texts over 64 bytes are far from everything. */
+unsigned text_distance(const char *a, const char *b) __attribute__((nonnull));

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store of bootable things and how they get into it: images, kernels, the initramfs, the empty writable disk.
+ *
+ * This code blocks (it runs package tools and hashes files): the command line calls it directly, the daemon in a child
+ * process of its own. Everything in the store appears by rename from a temporary name, so whatever is there is whole; each
+ * thing that is made is made under its own lock, so two users at once prepare once. Layout (docs/ARCHITECTURE.md):
+ *   images/<name> → a small text file naming a blob and the image's settings; blobs/sha256/<digest>; kernels/<release>/;
+ *   initramfs/<key>; disks/<size>; locks/; scratch/ */
+#pragma once
+
+#include "base/alloc.h"
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct store; /* an opened store folder */
+
+/* Opens (and makes) the store at path_data_dir(), or at dir when it is not NULL. */
+struct store *store_open(const char *dir, struct err *e) __attribute__((nonnull(2), warn_unused_result));
+void store_close(struct store *store);
+
+/* Progress of something slow. `stage` is a short present participle ("downloading packages"); done and total in bytes, total 0
+ * when it is not known. Called at most ten times a second. NULL callback: silence. */
+struct image_progress {
+    void *context;
+    void (*on_stage)(void *context, const char *stage, uint64_t done, uint64_t total);
+};
+
+/* A prepared image, ready to be attached. Owned by the caller: image_done. */
+struct image {
+    char *name;      /* as asked for: "python" */
+    char digest[65]; /* sha256 of the ext4 file */
+    int fd;          /* read-only; keeps a lease (shared lock) on the blob while open */
+    uint64_t bytes;  /* size of the file */
+    struct strv env; /* "K=V" */
+    char *workdir;   /* "" when the image names none */
+    char *user;      /* "" for root */
+    struct strv entrypoint, command;
+};
+void image_done(struct image *image);
+
+/* The image by name: from the store, or prepared now (ERR_IMAGE_REFUSED: no such preset; ERR_IMAGE_PREPARE: failed, with the
+ * tool's last lines). ret_prepared (may be NULL) tells whether it had to be made. */
+int image_ensure(struct store *store, const char *name, const struct image_progress *progress, struct image *ret_image,
+                 bool *ret_prepared, struct err *e) __attribute__((nonnull(1, 2, 4, 6), warn_unused_result));
+
+/* A kernel with the modules that the agent needs, and the initramfs that carries the agent. */
+struct kernel {
+    char *release;    /* "6.1.0-..-cloud-amd64" */
+    int kernel_fd;    /* read-only */
+    int initramfs_fd; /* read-only */
+};
+void kernel_done(struct kernel *kernel);
+/* From the store, or fetched now. The initramfs is rebuilt when the agent program or a module changed. */
+int kernel_ensure(struct store *store, const struct image_progress *progress, struct kernel *ret_kernel, bool *ret_prepared,
+                  struct err *e) __attribute__((nonnull(1, 3, 5), warn_unused_result));
+
+/* A fresh writable disk of size_mb: an unnamed file in the store's scratch folder, ext4 without journal, made by copying
+ * the data segments of a template that mke2fs made once. The caller owns the read-write descriptor. */
+int disk_new(struct store *store, unsigned size_mb, int *ret_fd, struct err *e) __attribute__((nonnull, warn_unused_result));
