@@ -9,7 +9,8 @@ const struct cli_command *const cli_commands[] = {NULL};
 
 static struct image python_image(void)
 {
-    struct image image = {.name = (char[]){"python"}, .workdir = (char[]){"/work"}, .user = (char[]){""}};
+    static char name[] = "python", workdir[] = "/work", user[] = "";
+    struct image image = {.name = name, .workdir = workdir, .user = user};
     strv_add(&image.env, "LANG=C.UTF-8");
     strv_add(&image.env, "PATH=/image/bin");
     return image;
