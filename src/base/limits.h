@@ -18,3 +18,10 @@
 #define WIRE_WINDOW (256 * KIB)    /* bytes in flight per stream, channel and direction without a credit */
 #define WIRE_STREAMS_MAX 64        /* open streams on one link */
 #define WIRE_LIST_MAX 4096         /* items of one repeated field (argv, env) */
+
+/* sandbox */
+#define LINK_PENDING_MAX (32 * MIB) /* frames queued to one guest: all windows and a few large requests */
+#define BOOT_MS_MAX 60000u          /* from the start of the machine's process to its identity being set */
+
+/* cli */
+#define RUN_SCRIPT_MAX (16 * MIB) /* a script of `run --lang` */
