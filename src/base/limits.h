@@ -34,6 +34,11 @@
 #define IMAGE_TRAILER_BYTES_MAX (64 * MIB) /* bytes after the archive's end mark */
 #define IMAGE_PIECE_BYTES (1 * MIB)        /* file content gathered before one write */
 #define IMAGE_CACHE_BLOCKS 512             /* metadata blocks kept before they are written */
+
+/* image */
+#define KERNEL_MODULE_BYTES_MAX (64 * MIB) /* one module, or the agent program */
+#define INITRAMFS_BYTES_MAX (128 * MIB)
+
 /* sandbox */
 #define LINK_PENDING_MAX (32 * MIB) /* frames queued to one guest: all windows and a few large requests */
 #define BOOT_MS_MAX 60000u          /* from the start of the machine's process to its identity being set */
