@@ -136,6 +136,7 @@ static int host_configuration(const char *folder, const struct image_progress *p
 static void add_hooks(struct strv *argv, const char *suite)
 {
     strv_add(argv, "--customize-hook=rm -rf \"$1\"/etc/apt/apt.conf.d/99mmdebstrap \"$1\"/etc/apt/auth.conf* "
+                   "\"$1\"/etc/resolv.conf \"$1\"/etc/hostname "
                    "\"$1\"/etc/apt/sources.list.d/* \"$1\"/var/log/apt \"$1\"/var/log/*.log \"$1\"/var/cache/debconf/*-old");
     strv_addf(argv,
               "--customize-hook=printf 'deb http://deb.debian.org/debian %s main\\ndeb http://deb.debian.org/debian %s-updates "
