@@ -25,3 +25,16 @@
 
 /* cli */
 #define RUN_SCRIPT_MAX (16 * MIB) /* a script of `run --lang` */
+/* jail */
+#define JAIL_FDS_MAX 64 /* descriptors that one child is given */
+
+/* vmm */
+#define VM_CONSOLE_MAX (64 * KIB)     /* kept end of a guest's console */
+#define VM_STDERR_MAX (4 * KIB)       /* kept end of what the machine's process says about itself */
+#define VM_DRAIN_MAX (1 * MIB)        /* bytes read per descriptor and turn of the loop */
+#define VM_CPUS_MAX 64                /* of one machine */
+#define VM_MEMORY_MB_MAX (1024 * KIB) /* of one machine */
+#define VM_CACHE_FILE_MAX (4 * KIB)   /* the kept result of the KVM probe, or of the TSC measurement */
+#define QMP_LINE_MAX (256 * KIB)      /* one message of the control channel */
+#define QMP_PENDING_MAX 16            /* commands without their answer yet */
+#define QMP_NAME_MAX 64               /* the name of an event or an error class */
