@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/run_options.h"
 
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/text.h"
 
@@ -115,6 +116,7 @@ int run_request_make(const struct run_options *options, const struct cli_words *
     struct wire_exec *exec = &request.exec;
     if (options->lang) {
         const struct run_language *language = run_language_find(options->lang);
+        CHECK(language); /* run_options_check has seen it */
         strv_add(&exec->argv, language->program);
         strv_add(&exec->argv, language->path);
         add_all(&exec->argv, words->command, words->command_len);
