@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/path.h"
+#include "base/text.h"
 #include "jail/jail.h"
 #include "vmm/vmm.h"
 
@@ -96,9 +97,12 @@ static void look_memory(struct doctor_finding *f)
     char *text = NULL;
     struct err e = ERR_INIT;
     if (file_read("/proc/meminfo", SMALL_FILE_MAX, &text, NULL, &e) == 0) {
-        const char *line = strstr(text, "MemAvailable:");
-        unsigned long long kib;
-        if (line && sscanf(line, "MemAvailable: %llu", &kib) == 1)
+        static const char name[] = "MemAvailable:";
+        const char *line = strstr(text, name);
+        const char *value = line ? line + strlen(name) + strspn(line + strlen(name), " ") : "";
+        auto_free char *digits = xstrndup(value, strspn(value, "0123456789"));
+        uint64_t kib;
+        if (text_parse_u64(digits, UINT64_MAX, &kib, &e) == 0)
             free_mb = kib / 1024;
     }
     free(text);
