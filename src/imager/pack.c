@@ -101,10 +101,14 @@ static int write_entry(struct pack *p, struct archive_entry *entry, int fd, cons
 
 static int pack_one(struct pack *p, int dir_fd, const char *name, const char *path, unsigned depth, struct err *e);
 
-static int pack_folder(struct pack *p, int fd, const char *path, unsigned depth, struct err *e)
+static int by_bytes(const void *a, const void *b)
 {
-    if (depth > PACK_DEPTH_MAX)
-        return err_set(e, ERR_LIMIT, "'%.500s' is deeper than %u folders", path, PACK_DEPTH_MAX);
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names in a folder, sorted: the same tree gives the same archive. */
+static int list_folder(int fd, const char *path, struct strv *names, struct err *e)
+{
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     auto_dir folder = copy < 0 ? NULL : fdopendir(copy);
     if (!folder) {
@@ -112,17 +116,30 @@ static int pack_folder(struct pack *p, int fd, const char *path, unsigned depth,
             close(copy);
         return err_sys(e, errno, "open folder '%.500s'", path);
     }
-    for (;;) {
-        errno = 0;
-        struct dirent *item = readdir(folder);
-        if (!item)
-            return errno ? err_sys(e, errno, "read folder '%.500s'", path) : 0;
-        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
-            continue;
-        auto_free char *below = xasprintf("%s%s%s", path, *path ? "/" : "", item->d_name);
-        if (pack_one(p, fd, item->d_name, below, depth + 1, e))
+    errno = 0;
+    for (struct dirent *item; (item = readdir(folder)); errno = 0)
+        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
+            strv_add(names, item->d_name);
+    if (errno)
+        return err_sys(e, errno, "read folder '%.500s'", path);
+    if (names->len)
+        qsort(names->items, names->len, sizeof *names->items, by_bytes);
+    return 0;
+}
+
+static int pack_folder(struct pack *p, int fd, const char *path, unsigned depth, struct err *e)
+{
+    auto_strv names = {0};
+    if (depth > PACK_DEPTH_MAX)
+        return err_set(e, ERR_LIMIT, "'%.500s' is deeper than %u folders", path, PACK_DEPTH_MAX);
+    if (list_folder(fd, path, &names, e))
+        return -1;
+    for (size_t i = 0; i < names.len; i++) {
+        auto_free char *below = xasprintf("%s%s%s", path, *path ? "/" : "", names.items[i]);
+        if (pack_one(p, fd, names.items[i], below, depth + 1, e))
             return -1;
     }
+    return 0;
 }
 
 static int pack_one(struct pack *p, int dir_fd, const char *name, const char *path, unsigned depth, struct err *e)
