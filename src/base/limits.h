@@ -38,3 +38,7 @@
 #define QMP_LINE_MAX (256 * KIB)      /* one message of the control channel */
 #define QMP_PENDING_MAX 16            /* commands without their answer yet */
 #define QMP_NAME_MAX 64               /* the name of an event or an error class */
+
+/* imager: what a guest gives back */
+#define UNPACK_ENTRIES_MAX 1000000u /* files of one `run --out` */
+#define PACK_DEPTH_MAX 512u         /* folders below each other of what is packed */
