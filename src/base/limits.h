@@ -42,3 +42,4 @@
 /* imager: what a guest gives back */
 #define UNPACK_ENTRIES_MAX 1000000u /* files of one `run --out` */
 #define PACK_DEPTH_MAX 512u         /* folders below each other of what is packed */
+#define RESULT_OUTPUT_MAX (1 * MIB) /* of each stream in `run --json` */
