@@ -56,6 +56,11 @@ static const struct field tar_fields[] = {
     FIELD(wire_tar, name, 3, FIELD_STRING, false),
     FIELD(wire_tar, make_parents, 4, FIELD_U64, false),
 };
+static const struct field write_fields[] = {
+    FIELD(wire_write, path, 2, FIELD_STRING, true),
+    FIELD(wire_write, mode, 3, FIELD_U64, false),
+    FIELD(wire_write, make_parents, 4, FIELD_U64, false),
+};
 static const struct field hello_fields[] = {
     FIELD(wire_hello, version, 1, FIELD_U64, true),
     FIELD(wire_hello, kernel_release, 2, FIELD_STRING, true),
@@ -79,6 +84,7 @@ static const struct message request_messages[] = {
     [WIRE_OP_SHUTDOWN] = {"shutdown", NULL, 0, WIRE_REQUEST_MAX},
     [WIRE_OP_TAR_IN] = {"tar in", tar_fields, COUNT(tar_fields), WIRE_REQUEST_MAX},
     [WIRE_OP_TAR_OUT] = {"tar out", tar_fields, COUNT(tar_fields), WIRE_REQUEST_MAX},
+    [WIRE_OP_WRITE] = {"write", write_fields, COUNT(write_fields), WIRE_REQUEST_MAX},
 };
 static_assert(COUNT(request_messages) == WIRE_OP_END, "one row per operation");
 static const struct message hello_message = {"hello", hello_fields, COUNT(hello_fields), WIRE_BODY_MAX};

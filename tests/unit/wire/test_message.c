@@ -82,6 +82,16 @@ static void test_every_other_request_comes_back(void **state)
     assert_string_equal(got.tar.name, "");
     assert_int_equal(got.tar.make_parents, 1);
     wire_request_done(&got);
+    buf_clear(&out);
+
+    struct wire_request write = {.operation = WIRE_OP_WRITE,
+                                 .write = {.path = (char[]){"/tmp/x"}, .mode = 0644, .make_parents = 1}};
+    assert_int_equal(wire_request_encode(&out, &write, &e), 0);
+    assert_int_equal(wire_request_decode(buf_data(&out), out.len, &got, &e), 0);
+    assert_string_equal(got.write.path, "/tmp/x");
+    assert_int_equal(got.write.mode, 0644);
+    assert_int_equal(got.write.make_parents, 1);
+    wire_request_done(&got);
 }
 
 static void test_hello_exit_and_failure_come_back(void **state)
