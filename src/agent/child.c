@@ -4,6 +4,7 @@
 #include "agent/environment.h"
 #include "agent/tar.h"
 #include "agent/users.h"
+#include "agent/write.h"
 #include "base/cleanup.h"
 #include "base/file.h"
 
@@ -137,14 +138,29 @@ static noreturn void run_program(const struct child_setup *setup)
     _exit(code);
 }
 
-static noreturn void run_tar(const struct child_setup *setup)
+static int run_file_request(const struct wire_request *request, struct err *e)
+{
+    switch (request->operation) {
+    case WIRE_OP_TAR_IN:
+        return tar_unpack(0, request->tar.path, request->tar.make_parents, e);
+    case WIRE_OP_TAR_OUT:
+        return tar_pack(1, request->tar.path, request->tar.name, e);
+    case WIRE_OP_WRITE:
+        return file_replace(0, request->write.path, (mode_t)request->write.mode & 07777, request->write.make_parents, e);
+    case WIRE_OP_IDENTITY:
+    case WIRE_OP_EXEC:
+    case WIRE_OP_SHUTDOWN:
+    case WIRE_OP_END:
+        break;
+    }
+    return err_set(e, ERR_FS_REQUEST, "not a file request");
+}
+
+static noreturn void serve_files(const struct child_setup *setup)
 {
     struct err e = ERR_INIT;
-    const struct wire_tar *tar = &setup->request->tar;
     signal(SIGPIPE, SIG_IGN);
-    int result = setup->request->operation == WIRE_OP_TAR_IN ? tar_unpack(0, tar->path, tar->make_parents, &e)
-                                                             : tar_pack(1, tar->path, tar->name, &e);
-    if (result)
+    if (run_file_request(setup->request, &e))
         fail(setup, tar_failure_code(&e), e.sys_errno, e.text);
     _exit(0);
 }
@@ -154,5 +170,5 @@ noreturn void child_main(struct child_setup *setup)
     leave_agent(setup);
     if (setup->request->operation == WIRE_OP_EXEC)
         run_program(setup);
-    run_tar(setup);
+    serve_files(setup);
 }

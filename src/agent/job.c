@@ -487,7 +487,8 @@ static int open_ends(struct job *job, struct ends *ends, const struct wire_reque
 {
     if (open_pipe(&job->status_fd, &ends->status, e) || fd_set_nonblocking(job->status_fd, true, e))
         return -1;
-    bool has_input = request->operation == WIRE_OP_TAR_IN || (job->operation == WIRE_OP_EXEC && request->exec.has_stdin);
+    bool has_input = request->operation == WIRE_OP_TAR_IN || request->operation == WIRE_OP_WRITE ||
+                     (job->operation == WIRE_OP_EXEC && request->exec.has_stdin);
     if (job->tty ? open_terminal(job, ends, &request->exec, e) : open_pipes(job, ends, has_input, e))
         return -1;
     struct source *ours[] = {&job->input, &job->outputs[0].source, &job->outputs[1].source};

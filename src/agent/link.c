@@ -236,6 +236,7 @@ static void serve(struct link *link, struct stream *stream, const struct wire_re
         /* fall through */
     case WIRE_OP_TAR_IN:
     case WIRE_OP_TAR_OUT:
+    case WIRE_OP_WRITE:
         if (streams_running(link) >= WIRE_STREAMS_MAX)
             link_send_failure(link, stream->id, 3, 0, "too many requests run in this machine");
         else if (job_start(link, stream->id, request, &stream->job, &e))

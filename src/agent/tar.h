@@ -48,5 +48,7 @@ int tar_header_encode(struct buf *out, const struct tar_header *header, struct e
 int tar_unpack(int fd, const char *path, bool make_parents, struct err *e) __attribute__((nonnull, warn_unused_result));
 /* Streams `path` with everything below it; its top entry is called `name` (NULL or "": its own last part). */
 int tar_pack(int fd, const char *path, const char *name, struct err *e) __attribute__((nonnull(2, 4), warn_unused_result));
+/* The code for what a file operation failed with. */
+enum err_code tar_code_of_errno(int sys_errno);
 /* The number for struct wire_failure. */
 unsigned tar_failure_code(const struct err *e) __attribute__((nonnull));

@@ -19,7 +19,7 @@ struct unpacker {
     struct tar_overrides overrides;
 };
 
-static enum err_code code_of(int sys_errno)
+enum err_code tar_code_of_errno(int sys_errno)
 {
     switch (sys_errno) {
     case ENOENT:
@@ -48,7 +48,7 @@ static int fail(struct err *e, const char *what, const char *path)
     int sys_errno = errno;
     if (sys_errno == EXDEV)
         return err_set(e, ERR_FS_REQUEST, "'%.500s' leads out of the target folder", path);
-    return err_sys_code(e, code_of(sys_errno), sys_errno, "%s '%.500s'", what, path);
+    return err_sys_code(e, tar_code_of_errno(sys_errno), sys_errno, "%s '%.500s'", what, path);
 }
 
 static int read_exactly(struct unpacker *u, void *bytes, size_t len, struct err *e)
@@ -123,7 +123,7 @@ static int unpack_body(struct unpacker *u, int fd, struct err *e)
         if (read_exactly(u, bytes, len, e))
             return -1;
         if (fd >= 0 && fd_write_all(fd, bytes, len, e)) {
-            err_recode(e, code_of(e->sys_errno));
+            err_recode(e, tar_code_of_errno(e->sys_errno));
             return err_wrap(e, "write '%.300s'", u->header.path);
         }
         left -= len;
@@ -255,7 +255,7 @@ static int read_to_end(struct unpacker *u, struct err *e)
 int tar_unpack(int fd, const char *path, bool make_parents, struct err *e)
 {
     if (make_parents && dir_make(path, 0755, e)) {
-        err_recode(e, code_of(e->sys_errno));
+        err_recode(e, tar_code_of_errno(e->sys_errno));
         return -1;
     }
     auto_close target = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
