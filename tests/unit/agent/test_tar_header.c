@@ -140,7 +140,7 @@ static void test_extension_takes_names_and_ignores_the_rest(void **state)
 {
     (void)state;
     struct err e = ERR_INIT;
-    static const char pax[] = "11 path=ab\n18 SCHILY.x=y\0z==\n20 mtime=1234.5678\n";
+    static const char pax[] = "11 path=ab\n18 SCHILY.x=y\0z==\n19 mtime=1234.5678\n";
     memset(&overrides, 0, sizeof overrides);
     assert_int_equal(tar_extension_decode('x', pax, sizeof pax - 1, &overrides, &e), 0);
     assert_string_equal(overrides.path, "ab");
