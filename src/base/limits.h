@@ -19,6 +19,26 @@
 #define WIRE_STREAMS_MAX 64        /* open streams on one link */
 #define WIRE_LIST_MAX 4096         /* items of one repeated field (argv, env) */
 
+/* imager: an archive becomes an image */
+#define IMAGE_BYTES_MAX (64 * GIB)         /* the finished ext4 file */
+#define IMAGE_FILE_BYTES_MAX (1024 * GIB)  /* one file's size with its holes */
+#define IMAGE_ENTRIES_MAX 1000000          /* names in one image */
+#define IMAGE_NAMES_BYTES_MAX (24 * MIB)   /* all names together, held in memory */
+#define IMAGE_DEPTH_MAX 256                /* folders within folders */
+#define IMAGE_PATH_MAX 4096                /* one entry's path in the archive */
+#define IMAGE_NAME_MAX 255                 /* one component (ext4) */
+#define IMAGE_SYMLINK_MAX 4095             /* a link's target (ext4: less than a block) */
+#define IMAGE_SYMLINK_HOPS_MAX 40          /* links followed to find an entry's parent, as Linux does */
+#define IMAGE_FILE_LINKS_MAX 65000         /* names of one file (ext4) */
+#define IMAGE_XATTRS_BYTES_MAX (64 * KIB)  /* extended attributes of one entry; ext4 takes about 4,000 bytes */
+#define IMAGE_TRAILER_BYTES_MAX (64 * MIB) /* bytes after the archive's end mark */
+#define IMAGE_PIECE_BYTES (1 * MIB)        /* file content gathered before one write */
+#define IMAGE_CACHE_BLOCKS 512             /* metadata blocks kept before they are written */
+
+/* image */
+#define KERNEL_MODULE_BYTES_MAX (64 * MIB) /* one module, or the agent program */
+#define INITRAMFS_BYTES_MAX (128 * MIB)
+
 /* sandbox */
 #define LINK_PENDING_MAX (32 * MIB) /* frames queued to one guest: all windows and a few large requests */
 #define BOOT_MS_MAX 60000u          /* from the start of the machine's process to its identity being set */
@@ -42,3 +62,24 @@
 /* imager: what a guest gives back */
 #define UNPACK_ENTRIES_MAX 1000000u /* files of one `run --out` */
 #define PACK_DEPTH_MAX 512u         /* folders below each other of what is packed */
+#define RESULT_OUTPUT_MAX (1 * MIB) /* of each stream in `run --json` */
+/* agent: the guest's first process and its link child */
+#define AGENT_OUT_HIGH (256 * KIB)        /* queued for the port: above this no pipe is read */
+#define AGENT_OUT_STOP (1 * MIB)          /* queued for the port: above this the port is not read either */
+#define AGENT_OUT_MAX (8 * MIB)           /* queued for the port: the link gives up */
+#define AGENT_DRAINS_MAX 1024             /* pipes of ended programs that orphans still hold; the oldest is closed */
+#define AGENT_SPARE_CGROUPS_MAX 4         /* control groups kept ready */
+#define AGENT_LINGERING_MAX 4096          /* control groups that orphans still live in */
+#define AGENT_GROUPS_MAX 256              /* supplementary groups of a user */
+#define AGENT_FAILURE_TEXT_MAX 400        /* prose of a child that could not start */
+#define AGENT_MEMORY_RESERVE (24 * MIB)   /* kept from programs, for the kernel and the agent */
+#define AGENT_PIDS_RESERVE 128            /* processes kept from programs */
+#define AGENT_NOFILE_MAX 65536            /* RLIMIT_NOFILE of every program */
+#define AGENT_TTY_GRACE_MS 50             /* for the last bytes of a terminal that an orphan still holds */
+#define AGENT_STOP_GRACE_MS 200           /* between SIGTERM and SIGKILL at shutdown */
+#define AGENT_DEVICE_WAIT_MS 10000        /* for a disk or the port to appear at boot */
+#define AGENT_LAST_WORDS_MS 2000          /* for the last frame to leave before the machine ends */
+#define AGENT_TAR_PATH_MAX 4096           /* a path or link target in a tar, with its NUL */
+#define AGENT_TAR_EXTENSION_MAX (1 * MIB) /* a pax or long-name record in a tar */
+#define AGENT_TAR_DEPTH_MAX 256           /* folders inside folders that are packed */
+#define AGENT_TAR_LINKS_MAX 100000        /* files with several names that stay one file when packed */
