@@ -1,47 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at processes by /proc: who descends from whom, and whether one is still the same."""
+"""Processes as /proc tells of them."""
+import collections
 import os
 import time
-from typing import NamedTuple
+
+# start: clock ticks since boot. A pid is given again one day, the pair is not.
+Process = collections.namedtuple("Process", "pid start name")
 
 
-class Process(NamedTuple):
-    pid: int
-    started: str  # clock ticks since boot: tells a reused pid
-    name: str
-
-
-def _read(pid):
+def look(pid):
+    """(Process, parent's pid, state letter), or None when there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            text = stat.read()
-    except OSError:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
         return None
-    name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-    return Process(int(pid), rest[19], name), int(rest[1]), rest[0]
+    name = text[text.index("(") + 1:text.rindex(")")]
+    fields = text[text.rindex(")") + 2:].split()
+    return Process(int(pid), int(fields[19]), name), int(fields[1]), fields[0]
 
 
 def descendants(pid):
-    """Every process below pid now, as a set of Process."""
-    parents = {}
+    """The processes below pid, zombies included."""
+    children = collections.defaultdict(list)
     for entry in filter(str.isdigit, os.listdir("/proc")):
-        found = _read(entry)
-        if found:
-            parents.setdefault(found[1], []).append(found[0])
-    below, todo = set(), [pid]
-    while todo:
-        for child in parents.get(todo.pop(), []):
-            below.add(child)
-            todo.append(child.pid)
-    return below
+        seen = look(entry)
+        if seen:
+            children[seen[1]].append(seen[0])
+    found, waiting = set(), [pid]
+    while waiting:
+        for child in children[waiting.pop()]:
+            if child not in found:
+                found.add(child)
+                waiting.append(child.pid)
+    return found
 
 
 def is_alive(process):
-    found = _read(process.pid)
-    return bool(found) and found[0].started == process.started and found[2] not in "ZX"
+    """A zombie is not: it holds nothing any more."""
+    seen = look(process.pid)
+    return seen is not None and seen[0].start == process.start and seen[2] not in "ZX"
 
 
-def wait_gone(processes, seconds):
-    deadline = time.monotonic() + seconds
-    while any(map(is_alive, processes)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+def wait_gone(family, limit_s):
+    """True once none of them is alive; False when the time is over."""
+    deadline = time.monotonic() + limit_s
+    while any(is_alive(process) for process in family):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def open_files(pid):
+    """What each descriptor of a process is: {number: link text}."""
+    found = {}
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found[int(entry)] = os.readlink(f"/proc/{pid}/fd/{entry}")
+        except FileNotFoundError:
+            pass
+    return found

@@ -25,8 +25,8 @@ class Check:
 
     def files(self, *patterns):
         """Tracked and new files, as paths below the root, that match one of the patterns."""
-        listing = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=self.root,
-                                 capture_output=True, check=True).stdout.decode()
+        listing = subprocess.run(["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+                                 cwd=self.root, capture_output=True, check=True).stdout.decode()
         names = sorted(name for name in set(listing.split("\0")) if name and os.path.isfile(self.path(name)))
         return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
 

@@ -58,3 +58,29 @@
 #define QMP_LINE_MAX (256 * KIB)      /* one message of the control channel */
 #define QMP_PENDING_MAX 16            /* commands without their answer yet */
 #define QMP_NAME_MAX 64               /* the name of an event or an error class */
+
+/* imager: what a guest gives back */
+#define UNPACK_ENTRIES_MAX 1000000u /* files of one `run --out` */
+#define PACK_DEPTH_MAX 512u         /* folders below each other of what is packed */
+#define RESULT_OUTPUT_MAX (1 * MIB) /* of each stream in `run --json` */
+/* agent: the guest's first process and its link child */
+#define AGENT_OUT_HIGH (256 * KIB)        /* queued for the port: above this no pipe is read */
+#define AGENT_OUT_STOP (1 * MIB)          /* queued for the port: above this the port is not read either */
+#define AGENT_OUT_MAX (8 * MIB)           /* queued for the port: the link gives up */
+#define AGENT_DRAINS_MAX 1024             /* pipes of ended programs that orphans still hold; the oldest is closed */
+#define AGENT_SPARE_CGROUPS_MAX 4         /* control groups kept ready */
+#define AGENT_LINGERING_MAX 4096          /* control groups that orphans still live in */
+#define AGENT_GROUPS_MAX 256              /* supplementary groups of a user */
+#define AGENT_FAILURE_TEXT_MAX 400        /* prose of a child that could not start */
+#define AGENT_MEMORY_RESERVE (24 * MIB)   /* kept from programs, for the kernel and the agent */
+#define AGENT_PIDS_RESERVE 128            /* processes kept from programs */
+#define AGENT_PIDS_MAX 4096               /* processes of all programs: what a deadline can kill within a second */
+#define AGENT_NOFILE_MAX 65536            /* RLIMIT_NOFILE of every program */
+#define AGENT_TTY_GRACE_MS 50             /* for the last bytes of a terminal that an orphan still holds */
+#define AGENT_STOP_GRACE_MS 200           /* between SIGTERM and SIGKILL at shutdown */
+#define AGENT_DEVICE_WAIT_MS 10000        /* for a disk or the port to appear at boot */
+#define AGENT_LAST_WORDS_MS 2000          /* for the last frame to leave before the machine ends */
+#define AGENT_TAR_PATH_MAX 4096           /* a path or link target in a tar, with its NUL */
+#define AGENT_TAR_EXTENSION_MAX (1 * MIB) /* a pax or long-name record in a tar */
+#define AGENT_TAR_DEPTH_MAX 256           /* folders inside folders that are packed */
+#define AGENT_TAR_LINKS_MAX 100000        /* files with several names that stay one file when packed */

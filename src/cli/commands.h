@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 
+extern const struct cli_command cli_doctor;
 extern const struct cli_command cli_help;
 extern const struct cli_command cli_run;
 extern const struct cli_command cli_version;

@@ -2,17 +2,19 @@
 /* `iii-sandbox run`: a machine for one command, without daemon or engine.
  *
  * The way of a run: parse → image and kernel from the store (prepared when missing; blocking, signals have their default
- * effect) → machine booted on the loop → the command, its streams pumped both ways → the machine killed as soon as the answer
- * is there → pending output written → exit with the command's status. One struct run holds it all; its states are
- * RUN_BOOTING → RUN_RUNNING → RUN_FLUSHING → RUN_DONE, moved by set_state alone, and every failure goes through fail(). */
+ * effect) → machine booted on the loop → script and --file copied in → the command, its streams pumped both ways → --out copied
+ * back → the machine killed → pending output written → exit with the command's status. One struct run holds it all; its
+ * states are enum run_state, moved on by set_state alone. Every failure goes through fail(), every end through finish(). */
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/run_files.h"
 #include "cli/run_io.h"
 #include "cli/run_options.h"
+#include "cli/run_result.h"
 #include "cli/terminal.h"
 #include "sandbox/sandbox.h"
 
@@ -26,7 +28,19 @@
 /* The guest keeps the deadline; this much later we stop believing in the guest. */
 #define DEADLINE_GRACE_MS 5000u
 
-enum run_state { RUN_BOOTING, RUN_SENDING, RUN_RUNNING, RUN_FLUSHING, RUN_DONE, RUN_STATE_COUNT };
+enum run_state {
+    RUN_BOOTING,
+    RUN_FILLING,   /* the script and --file go in: `call` or `copy` is the one under way */
+    RUN_RUNNING,   /* the command: `call` */
+    RUN_RETURNING, /* --out comes back: `copy`; `status` is decided */
+    RUN_FLUSHING,  /* the machine is gone; pending output is written */
+    RUN_STATE_COUNT
+};
+
+struct pairs {
+    struct file_pair *items;
+    size_t len, at; /* at: the next one to copy */
+};
 
 struct run {
     uv_loop_t loop;
@@ -42,9 +56,14 @@ struct run {
     uint32_t call;
     struct output_pump out, err;
     struct input_pump in;
+    struct captured kept_out, kept_err; /* --json */
+    struct pairs files, outs;
+    struct file_copy *copy;
+    struct wire_exit end;
+    bool has_end;
     uv_signal_t signals[5];
     uv_timer_t deadline;
-    uint64_t started_ms;
+    uint64_t started_ms, ready_ms;
     unsigned interrupts;
     int status;
     struct err failure; /* reported at the end */
@@ -66,6 +85,7 @@ static void finish(struct run *run, int status)
     run->status = status;
     input_pump_stop(&run->in);
     run->out.link = run->err.link = NULL;
+    file_copy_stop(STEAL_PTR(run->copy));
     sandbox_free(STEAL_PTR(run->sandbox));
     uv_timer_stop(&run->deadline);
     if (output_pump_is_idle(&run->out) && output_pump_is_idle(&run->err))
@@ -99,12 +119,57 @@ static void on_output_failed(void *context)
         link_call_signal(sandbox_link(run->sandbox), run->call, SIGPIPE);
 }
 
+/* --- what comes back: --out, one after the other --- */
+
+static void return_next(struct run *run);
+
+static void on_returned(void *context, const struct err *failure)
+{
+    struct run *run = context;
+    run->copy = NULL;
+    if (failure && !err_is_set(&run->failure)) {
+        run->failure = *failure;
+        err_wrap(&run->failure, "--out %s", run->options.outs.items[run->outs.at - 1]);
+        if (run->status == 0)
+            run->status = CLI_OUR_FAILURE;
+    }
+    return_next(run);
+}
+
+static void return_next(struct run *run)
+{
+    struct err e = ERR_INIT;
+    if (run->outs.at == run->outs.len) {
+        finish(run, run->status);
+        return;
+    }
+    run->copy =
+        file_copy_start(&run->loop, sandbox_link(run->sandbox), &run->outs.items[run->outs.at++], false, run, on_returned, &e);
+    if (!run->copy)
+        fail(run, &e);
+}
+
+/* The command is over: its status is decided. */
+static void return_files(struct run *run, int status)
+{
+    set_state(run, RUN_RETURNING);
+    run->status = status;
+    uv_timer_stop(&run->deadline);
+    return_next(run);
+}
+
 /* --- the command --- */
 
 static void on_data(void *context, enum wire_channel channel, const uint8_t *bytes, size_t len)
 {
     struct run *run = context;
-    output_pump_add(channel == WIRE_CHANNEL_ERR ? &run->err : &run->out, bytes, len);
+    bool is_err = channel == WIRE_CHANNEL_ERR;
+    if (!run->options.json) {
+        output_pump_add(is_err ? &run->err : &run->out, bytes, len);
+        return;
+    }
+    captured_add(is_err ? &run->kept_err : &run->kept_out, bytes, len);
+    link_call_taken(sandbox_link(run->sandbox), run->call, channel, len);
 }
 
 static void on_writable(void *context)
@@ -117,7 +182,6 @@ static void on_exec_end(void *context, const uint8_t *reply, size_t len, const s
 {
     struct run *run = context;
     struct err e = ERR_INIT;
-    struct wire_exit ended;
     run->out.link = run->err.link = NULL;
     input_pump_stop(&run->in);
     if (failure) {
@@ -125,18 +189,21 @@ static void on_exec_end(void *context, const uint8_t *reply, size_t len, const s
             fail(run, failure); /* a lost machine is told by on_sandbox_end, which knows more */
         return;
     }
-    if (wire_exit_decode(reply, len, &ended, &e)) {
+    if (wire_exit_decode(reply, len, &run->end, &e)) {
         fail(run, &e);
-    } else if (ended.reason == WIRE_TIMED_OUT) {
-        err_set(&e, ERR_TIMEOUT, "the command was ended at its time limit of %llu ms",
-                (unsigned long long)run->options.timeout_ms);
-        fail(run, &e);
-    } else {
-        if (ended.oom_killed)
-            fprintf(stderr, "iii-sandbox: the command ran out of memory (--memory %llu)\n",
-                    (unsigned long long)run->options.memory_mb);
-        finish(run, (int)(ended.exit_code & 255));
+        return;
     }
+    run->has_end = true;
+    if (run->end.reason == WIRE_TIMED_OUT) {
+        err_set(&run->failure, ERR_TIMEOUT, "the command was ended at its time limit of %llu ms",
+                (unsigned long long)run->options.timeout_ms);
+        return_files(run, CLI_TIME_LIMIT);
+        return;
+    }
+    if (run->end.oom_killed && !run->options.json)
+        fprintf(stderr, "iii-sandbox: the command ran out of memory (--memory %llu)\n",
+                (unsigned long long)run->options.memory_mb);
+    return_files(run, (int)(run->end.exit_code & 255));
 }
 
 static void on_deadline(uv_timer_t *timer)
@@ -148,25 +215,25 @@ static void on_deadline(uv_timer_t *timer)
     fail(run, &e);
 }
 
+/* The terminal's size for the guest, and raw mode when our input is one. */
+static int take_terminal(struct run *run, struct err *e)
+{
+    unsigned rows, columns;
+    terminal_size(STDIN_FILENO, &rows, &columns);
+    run->request.exec.tty_rows = rows;
+    run->request.exec.tty_cols = columns;
+    return isatty(STDIN_FILENO) ? terminal_raw(STDIN_FILENO, e) : 0;
+}
+
 static void start_command(struct run *run)
 {
     struct wire_exec *exec = &run->request.exec;
-    struct err e = ERR_INIT;
-    exec->realtime_ns = clock_realtime_ns();
-    exec->has_stdin = !run->script || run->words.words[1][0] != '-' || run->words.words[1][1];
-    if (run->options.tty) {
-        unsigned rows, columns;
-        terminal_size(STDIN_FILENO, &rows, &columns);
-        exec->tty_rows = rows;
-        exec->tty_cols = columns;
-        if (isatty(STDIN_FILENO) && terminal_raw(STDIN_FILENO, &e)) {
-            fail(run, &e);
-            return;
-        }
-    }
     struct link *link = sandbox_link(run->sandbox);
     struct link_call_events events = {.context = run, .on_data = on_data, .on_writable = on_writable, .on_end = on_exec_end};
-    if (link_call(link, &run->request, &events, &run->call, &e)) {
+    struct err e = ERR_INIT;
+    exec->realtime_ns = clock_realtime_ns();
+    exec->has_stdin = !run->script || strcmp(run->words.words[1], "-") != 0;
+    if ((run->options.tty && take_terminal(run, &e)) || link_call(link, &run->request, &events, &run->call, &e)) {
         fail(run, &e);
         return;
     }
@@ -179,7 +246,7 @@ static void start_command(struct run *run)
         uv_timer_start(&run->deadline, on_deadline, run->options.timeout_ms + DEADLINE_GRACE_MS, 0);
 }
 
-/* --- --lang: the script goes in first --- */
+/* --- what goes in first: --file, then the script of --lang --- */
 
 static void send_script(void *context)
 {
@@ -212,8 +279,38 @@ static void start_script(struct run *run)
         fail(run, &e);
         return;
     }
-    set_state(run, RUN_SENDING);
     send_script(run);
+}
+
+static void fill_next(struct run *run);
+
+static void on_filled(void *context, const struct err *failure)
+{
+    struct run *run = context;
+    struct err e = ERR_INIT;
+    run->copy = NULL;
+    if (!failure) {
+        fill_next(run);
+    } else if (failure->code != ERR_BOOT && failure->code != ERR_STOPPED) {
+        e = *failure;
+        err_wrap(&e, "--file %s", run->options.files.items[run->files.at - 1]);
+        fail(run, &e);
+    }
+}
+
+static void fill_next(struct run *run)
+{
+    struct err e = ERR_INIT;
+    if (run->files.at < run->files.len) {
+        run->copy =
+            file_copy_start(&run->loop, sandbox_link(run->sandbox), &run->files.items[run->files.at++], true, run, on_filled, &e);
+        if (!run->copy)
+            fail(run, &e);
+    } else if (run->script) {
+        start_script(run);
+    } else {
+        start_command(run);
+    }
 }
 
 /* --- the machine --- */
@@ -222,12 +319,11 @@ static void on_ready(void *context)
 {
     struct run *run = context;
     terminal_progress_end();
+    run->ready_ms = clock_now_ms() - run->started_ms;
     if (isatty(STDERR_FILENO))
-        fprintf(stderr, "ready in %.2f s%s\n", (double)(clock_now_ms() - run->started_ms) / 1000.0, run->accel_note);
-    if (run->script)
-        start_script(run);
-    else
-        start_command(run);
+        fprintf(stderr, "ready in %.2f s%s\n", (double)run->ready_ms / 1000.0, run->accel_note);
+    set_state(run, RUN_FILLING);
+    fill_next(run);
 }
 
 static void on_sandbox_end(void *context, const struct err *why)
@@ -279,6 +375,23 @@ static int read_script(struct run *run, struct err *e)
     if (file_read(path, RUN_SCRIPT_MAX, &run->script, &run->script_len, e))
         return err_recode(e, ERR_USAGE);
     return 0;
+}
+
+static int parse_pairs(const struct strv *texts, int (*parse)(const char *, struct file_pair *, struct err *),
+                       struct pairs *pairs, struct err *e)
+{
+    pairs->items = xcalloc(texts->len, sizeof *pairs->items);
+    for (; pairs->len < texts->len; pairs->len++)
+        if (parse(texts->items[pairs->len], &pairs->items[pairs->len], e))
+            return -1;
+    return 0;
+}
+
+static void pairs_done(struct pairs *pairs)
+{
+    for (size_t i = 0; i < pairs->len; i++)
+        file_pair_done(&pairs->items[i]);
+    free(pairs->items);
 }
 
 static int check_memory(uint64_t memory_mb, struct err *e)
@@ -337,23 +450,53 @@ static int start_machine(struct run *run, struct store *store, struct err *e)
     return run->sandbox ? 0 : -1;
 }
 
+/* While things are prepared the loop does not run: a signal asks the preparation to give up, which leaves nothing half made. */
+static volatile sig_atomic_t cancelled;
+
+static void on_cancel(int number)
+{
+    cancelled = number;
+}
+
+static void set_cancel_handlers(void (*handler)(int))
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = handler}; /* without SA_RESTART: waits end */
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        CHECK(sigaction(numbers[i], &action, NULL) == 0);
+}
+
 static void close_store(struct store **store)
 {
     store_close(*store);
 }
 
+static int prepare_store(struct run *run, struct store *store, struct err *e)
+{
+    struct image_progress progress = {.on_stage = terminal_progress, .cancelled = &cancelled};
+    if (image_ensure(store, run->words.words[0], &progress, &run->image, NULL, e) ||
+        kernel_ensure(store, &progress, &run->kernel, NULL, e))
+        return -1;
+    for (size_t i = 0; i < store_notes(store)->len; i++)
+        fprintf(stderr, "iii-sandbox: %s\n", store_notes(store)->items[i]);
+    return 0;
+}
+
 /* Everything up to a machine that boots. */
 static int prepare(struct run *run, struct err *e)
 {
-    struct image_progress progress = {.on_stage = terminal_progress};
+    if (parse_pairs(&run->options.files, file_pair_in, &run->files, e) ||
+        parse_pairs(&run->options.outs, file_pair_out, &run->outs, e))
+        return -1;
     if (run->options.lang && read_script(run, e))
         return -1;
     if (check_memory(run->options.memory_mb, e))
         return -1;
+    set_cancel_handlers(on_cancel);
     __attribute__((cleanup(close_store))) struct store *store = store_open(NULL, e);
-    if (!store || image_ensure(store, run->words.words[0], &progress, &run->image, NULL, e) ||
-        kernel_ensure(store, &progress, &run->kernel, NULL, e) ||
-        run_request_make(&run->options, &run->words, &run->image, &run->request, e))
+    int failed = !store || prepare_store(run, store, e);
+    set_cancel_handlers(SIG_DFL);
+    if (failed || run_request_make(&run->options, &run->words, &run->image, &run->request, e))
         return -1;
     watch_signals(run);
     return start_machine(run, store, e);
@@ -388,6 +531,33 @@ static void run_init(struct run *run)
     run->out.on_failed = run->err.on_failed = on_output_failed;
 }
 
+static void print_result(struct run *run)
+{
+    struct err e = ERR_INIT;
+    struct run_result result = {.end = run->has_end ? &run->end : NULL,
+                                .failure = err_is_set(&run->failure) ? &run->failure : NULL,
+                                .out = &run->kept_out,
+                                .err = &run->kept_err,
+                                .ready_ms = run->ready_ms};
+    if (run_result_print(&result, &e)) {
+        fprintf(stderr, "error: %s\n", e.text);
+        run->status = CLI_OUR_FAILURE;
+    }
+}
+
+static void run_done(struct run *run)
+{
+    wire_request_done(&run->request);
+    image_done(&run->image);
+    kernel_done(&run->kernel);
+    pairs_done(&run->files);
+    pairs_done(&run->outs);
+    run_options_done(&run->options);
+    buf_done(&run->kept_out.kept);
+    buf_done(&run->kept_err.kept);
+    free(run->script);
+}
+
 static int run_command(const struct cli_command *command, int argc, char **argv)
 {
     struct run run = {0};
@@ -396,21 +566,22 @@ static int run_command(const struct cli_command *command, int argc, char **argv)
     if (cli_parse(command, argc, argv, &run.options, &run.words, &e) || run_options_check(&run.options, &run.words, &e) ||
         prepare(&run, &e)) {
         run.failure = e;
-        run.status = CLI_OUR_FAILURE;
+        run.status = e.code == ERR_INTERRUPTED && cancelled ? 128 + cancelled : CLI_OUR_FAILURE;
     } else {
         uv_run(&run.loop, UV_RUN_DEFAULT);
     }
+    file_copy_stop(run.copy);
     sandbox_free(run.sandbox);
     close_loop(&run);
     terminal_restore();
     terminal_progress_end();
-    if (err_is_set(&run.failure))
-        run.status = cli_fail(command, &run.failure, run.status);
-    wire_request_done(&run.request);
-    image_done(&run.image);
-    kernel_done(&run.kernel);
-    run_options_done(&run.options);
-    free(run.script);
+    if (run.options.json && run.failure.code != ERR_USAGE)
+        print_result(&run);
+    else if (err_is_set(&run.failure)) {
+        int status = cli_fail(command, &run.failure, run.status);
+        run.status = run.has_end ? run.status : status;
+    }
+    run_done(&run);
     return run.status;
 }
 
@@ -427,6 +598,8 @@ const struct cli_command cli_run = {
         "  iii-sandbox run python -- python3 -c 'print(2+2)'\n"
         "  iii-sandbox run -e TOKEN=x --memory 1024 --timeout 30s python -- python3 -c 'import os; print(os.environ)'\n"
         "  echo 'print(\"hello\")' | iii-sandbox run --lang python python -\n"
+        "  iii-sandbox run --file src:/tmp/src --out /tmp/report.txt:. --workdir /tmp python -- sh -c 'wc -l src/* > "
+        "report.txt'\n"
         "  iii-sandbox run -t python -- bash",
     .options = run_option_table,
     .run = run_command,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/run_options.h"
 
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/text.h"
 
@@ -21,6 +22,10 @@ const struct cli_option run_option_table[] = {
     {"tty", 't', CLI_FLAG, AT(tty), 0, 0, NULL, "give the command a terminal"},
     {"lang", 0, CLI_TEXT, AT(lang), 0, 0, "LANGUAGE",
      "run a local script: python, node or shell; `-` reads it from standard input"},
+    {"file", 'f', CLI_LIST, AT(files), 0, 0, "LOCAL:REMOTE", "copy a file or folder into the guest first; repeatable"},
+    {"out", 'o', CLI_LIST, AT(outs), 0, 0, "REMOTE:LOCAL",
+     "copy a file or folder back afterwards, whatever the exit status; repeatable"},
+    {"json", 0, CLI_FLAG, AT(json), 0, 0, NULL, "print the result, with the output in it, as one JSON object"},
     {"accel", 0, CLI_TEXT, AT(accel), 0, 0, "ACCEL", "auto, kvm or tcg (auto)"},
     {0},
 };
@@ -43,6 +48,8 @@ const struct run_language *run_language_find(const char *name)
 void run_options_done(struct run_options *options)
 {
     strv_done(&options->env);
+    strv_done(&options->files);
+    strv_done(&options->outs);
 }
 
 static int check_env(const struct strv *env, struct err *e)
@@ -71,6 +78,8 @@ int run_options_check(const struct run_options *options, const struct cli_words 
     size_t words_max = options->lang ? 2 : 1;
     if (words->words_len > words_max)
         return err_set(e, ERR_USAGE, "'%s' is one word too many; the guest's command goes after --", words->words[words_max]);
+    if (options->json && options->tty)
+        return err_set(e, ERR_USAGE, "--json and --tty exclude each other");
     if (!text_is_one_of(options->accel, accels))
         return err_set(e, ERR_USAGE, "--accel %s is not one of auto, kvm, tcg", options->accel);
     if (words->command && !words->command_len && !options->lang)
@@ -115,6 +124,7 @@ int run_request_make(const struct run_options *options, const struct cli_words *
     struct wire_exec *exec = &request.exec;
     if (options->lang) {
         const struct run_language *language = run_language_find(options->lang);
+        CHECK(language); /* run_options_check has seen it */
         strv_add(&exec->argv, language->program);
         strv_add(&exec->argv, language->path);
         add_all(&exec->argv, words->command, words->command_len);

@@ -11,7 +11,8 @@ struct run_options {
     struct strv env; /* "K=V" or "K" (the value is ours) */
     uint64_t memory_mb, cpus, disk_mb, timeout_ms;
     const char *workdir, *user, *lang, *accel;
-    bool tty;
+    struct strv files, outs; /* --file, --out */
+    bool tty, json;
 };
 
 #define RUN_OPTIONS_INIT ((struct run_options){.memory_mb = 512, .cpus = 1, .disk_mb = 2048, .accel = "auto"})

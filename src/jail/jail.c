@@ -25,6 +25,7 @@
 #include <sys/wait.h>
 
 #define JAIL_START_MS 10000 /* a child that has not executed its program by then hangs in the kernel or a file system */
+#define JAIL_KILL_MS 10000
 
 static const uint64_t namespace_flags[] = {CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS, CLONE_NEWCGROUP};
 #define NAMESPACE_FLAGS_LEN (sizeof namespace_flags / sizeof *namespace_flags)
@@ -212,15 +213,26 @@ int jail_wait(struct jail_child *child, int *ret_status, struct err *e)
     return 0;
 }
 
+int jail_signal(const struct jail_child *child, int number, struct err *e)
+{
+    CHECK(child->pid > 0);
+    if (syscall(SYS_pidfd_send_signal, child->pidfd, number, NULL, 0) && errno != ESRCH)
+        return err_sys(e, errno, "send signal %d to a child", number);
+    return 0;
+}
+
 void jail_kill(struct jail_child *child)
 {
     if (child->pid <= 0)
         return;
-    /* The child is not reaped yet, so its pid is still its own. */
-    kill(child->pid, SIGKILL);
-    pid_t pid;
-    do
-        pid = waitpid(child->pid, NULL, 0);
-    while (pid < 0 && errno == EINTR);
+    kill(child->pid, SIGKILL); /* it is not reaped yet, so the pid is still its own */
+    uint64_t deadline = clock_now_ms() + JAIL_KILL_MS;
+    struct pollfd end = {.fd = child->pidfd, .events = POLLIN};
+    int n;
+    do {
+        uint64_t now = clock_now_ms();
+        n = poll(&end, 1, now < deadline ? (int)(deadline - now) : 0);
+    } while (n < 0 && errno == EINTR);
+    waitpid(child->pid, NULL, WNOHANG);
     forget(child);
 }

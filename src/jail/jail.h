@@ -71,7 +71,10 @@ int jail_spawn(const struct jail_spec *spec, struct jail_child *ret_child, struc
     __attribute__((nonnull, warn_unused_result));
 /* Waits for the end of the child (blocking) and reaps it. *ret_status as from waitpid. Closes the pidfd. */
 int jail_wait(struct jail_child *child, int *ret_status, struct err *e) __attribute__((nonnull, warn_unused_result));
-/* SIGKILL, reap, close the pidfd. Safe on a child that was already reaped by jail_wait. */
+/* Sends a signal. A child that has ended already is success; it stays to be reaped. */
+int jail_signal(const struct jail_child *child, int number, struct err *e) __attribute__((nonnull, warn_unused_result));
+/* SIGKILL, reap, close the pidfd. One that does not end within 10 s (it hangs in the kernel) is left behind. Safe on a child that
+ * was already reaped by jail_wait. */
 void jail_kill(struct jail_child *child) __attribute__((nonnull));
 
 /* For our helper programs, called by themselves after start: an empty read-only root where namespaces allow it, no
@@ -80,3 +83,8 @@ void jail_kill(struct jail_child *child) __attribute__((nonnull));
  * writing a last message are always allowed, and what AddressSanitizer needs in builds with it. *ret_missing are the
  * layers that the host did not allow. */
 int jail_lockdown(const char *const *syscalls, unsigned *ret_missing, struct err *e) __attribute__((nonnull, warn_unused_result));
+/* As jail_lockdown, with the folder root_fd as the whole, writable file tree (no set-id programs, no devices), which is also the
+ * working directory; root keeps its rights over files there (CAP_DAC_OVERRIDE, CAP_FOWNER). Where the host does not allow a
+ * new root, the working directory is the folder all the same. Closes root_fd. */
+int jail_lockdown_into(int root_fd, const char *const *syscalls, unsigned *ret_missing, struct err *e)
+    __attribute__((nonnull, warn_unused_result));

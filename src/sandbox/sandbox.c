@@ -48,7 +48,7 @@ static void console_excerpt(const struct vm *vm, char *text, size_t room)
     size_t at = 0;
     for (; *from; from++)
         if (*from != '\r')
-            text[at++] = (*from >= ' ' && *from < 127) || *from == '\n' ? *from : '?';
+            text[at++] = (char)((*from >= ' ' && *from < 127) || *from == '\n' ? *from : '?');
     while (at && text[at - 1] == '\n')
         at--;
     text[at] = 0;

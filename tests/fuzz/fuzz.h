@@ -5,4 +5,4 @@
 #include <stddef.h>
 #include <stdint.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len); /* NOLINT(readability-identifier-naming): libFuzzer's name */
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

@@ -61,6 +61,7 @@ def test_bad_workdir_and_unknown_user_start_nothing(sandbox):
 # --- the streams ---
 
 
+@pytest.mark.smoke
 def test_both_streams_are_exact_and_apart(sandbox):
     done = shell(sandbox, "head -c 1000000 /dev/zero | tr '\\0' e >&2; head -c 1000000 /dev/zero | tr '\\0' o")
     assert done.returncode == 0
@@ -73,6 +74,7 @@ def test_both_streams_at_once(sandbox):
     assert (done.returncode, len(done.stdout), len(done.stderr)) == (0, 1000000, 1000000)
 
 
+@pytest.mark.smoke
 def test_binary_goes_in_and_out_byte_for_byte(sandbox):
     content = os.urandom(5 << 20)
     done = sandbox.run("run", IMAGE, "--", "sha256sum", stdin=content)
@@ -129,6 +131,7 @@ def test_background_child_does_not_hold_the_answer(sandbox):
 # --- limits ---
 
 
+@pytest.mark.smoke
 def test_deadline_kills_children_that_ignore_term_and_keeps_output(sandbox):
     script = "echo before; (trap '' TERM; while :; do sleep 0.1; done) & wait"
     done = shell(sandbox, script, flags=["--timeout", "1s"])
@@ -194,6 +197,7 @@ def test_user_and_workdir(sandbox):
     assert done.stdout == b"1234\n5678\n"
 
 
+@pytest.mark.smoke
 def test_each_machine_is_its_own(sandbox):
     script = "cat /proc/sys/kernel/random/boot_id /etc/machine-id /proc/sys/kernel/random/uuid; hostname; head -c 16 /dev/urandom | xxd -p; date +%s"
     began = time.time()
@@ -314,6 +318,7 @@ def test_quiet_when_not_on_a_terminal(sandbox):
 # --- usage ---
 
 
+@pytest.mark.smoke
 def test_version_and_help(sandbox):
     assert re.match(rb"iii-sandbox \d+\.\d+\.\d+\n", sandbox.run("version").stdout)
     text = sandbox.run("help").stdout
