@@ -50,7 +50,7 @@ int tool_start(struct tool *tool, const struct tool_start *start, struct err *e)
     if (make_pipe(&err_read, &err_write, e) || (start->out_fd < 0 && make_pipe(&out_read, &out_write, e)))
         return -1;
     auto_strv env = {0};
-    if (start->rights != TOOL_UNTRUSTED)
+    if (start->rights == TOOL_ISOLATED || start->rights == TOOL_PACKAGES)
         fill_env(&env, start);
     struct jail_fd fds[4] = {{err_write, 2}, {start->out_fd < 0 ? out_write : start->out_fd, 1}};
     size_t fds_len = 2;
@@ -59,6 +59,7 @@ int tool_start(struct tool *tool, const struct tool_start *start, struct err *e)
     if (start->image_fd >= 0)
         fds[fds_len++] = (struct jail_fd){start->image_fd, 3};
     bool packages = start->rights == TOOL_PACKAGES, untrusted = start->rights == TOOL_UNTRUSTED;
+    bool keeps = packages || start->rights == TOOL_READER; /* which drops all but its rights over files itself */
     struct jail_spec spec = {
         .name = start->name,
         .program = start->program,
@@ -70,7 +71,7 @@ int tool_start(struct tool *tool, const struct tool_start *start, struct err *e)
         .namespaces = true,
         .network = packages,
         .ids = untrusted ? JAIL_IDS_NOBODY : JAIL_IDS_KEEP,
-        .caps = packages ? JAIL_CAPS_KEEP : JAIL_CAPS_DROP,
+        .caps = keeps ? JAIL_CAPS_KEEP : JAIL_CAPS_DROP,
         .allow_new_privs = packages,
         .lockdown_follows = untrusted,
         .file_size_max = untrusted ? IMAGE_BYTES_MAX : 0,
