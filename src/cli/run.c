@@ -571,7 +571,7 @@ const struct cli_command cli_run = {
         "  iii-sandbox run python -- python3 -c 'print(2+2)'\n"
         "  iii-sandbox run -e TOKEN=x --memory 1024 --timeout 30s python -- python3 -c 'import os; print(os.environ)'\n"
         "  echo 'print(\"hello\")' | iii-sandbox run --lang python python -\n"
-        "  iii-sandbox run --file src:/work/src --out /work/report.txt:. --workdir /work python -- sh -c 'wc -l src/* > "
+        "  iii-sandbox run --file src:/tmp/src --out /tmp/report.txt:. --workdir /tmp python -- sh -c 'wc -l src/* > "
         "report.txt'\n"
         "  iii-sandbox run -t python -- bash",
     .options = run_option_table,
