@@ -8,6 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The functions themselves, without what err.h tells their callers. */
+#undef err_set
+#undef err_sys
+#undef err_sys_code
+#undef err_wrap
+#undef err_recode
+
 struct code_row {
     const char *name, *wire, *type;
     bool retryable;

@@ -67,6 +67,19 @@ int err_sys_code(struct err *e, enum err_code code, int sys_errno, const char *f
 int err_wrap(struct err *e, const char *format, ...) __attribute__((nonnull(1, 2), format(printf, 2, 3), cold));
 /* Changes the code of a set error (a layer knows better what the failure means to its caller). Returns -1. */
 int err_recode(struct err *e, enum err_code code) __attribute__((nonnull, cold));
+/* Compilers and analyzers look at one file at a time: this tells them that failing returns -1 always, so that they do not
+ * follow a failed function's caller into its success. */
+static inline int err_minus_one(int minus_one)
+{
+    (void)minus_one;
+    return -1;
+}
+#define err_set(...) err_minus_one(err_set(__VA_ARGS__))
+#define err_sys(...) err_minus_one(err_sys(__VA_ARGS__))
+#define err_sys_code(...) err_minus_one(err_sys_code(__VA_ARGS__))
+#define err_wrap(...) err_minus_one(err_wrap(__VA_ARGS__))
+#define err_recode(...) err_minus_one(err_recode(__VA_ARGS__))
+
 void err_clear(struct err *e) __attribute__((nonnull));
 bool err_is_set(const struct err *e) __attribute__((nonnull));
 

@@ -49,3 +49,67 @@
 #define ENGINE_SPANS_BATCH 256                   /* spans of one export */
 #define ENGINE_RESOLVE_MAX (16 * KIB)            /* answer of the resolver child */
 #define CONFIG_LIST_MAX 256                      /* items of one list in the configuration */
+/* imager: an archive becomes an image */
+#define IMAGE_BYTES_MAX (64 * GIB)         /* the finished ext4 file */
+#define IMAGE_FILE_BYTES_MAX (1024 * GIB)  /* one file's size with its holes */
+#define IMAGE_ENTRIES_MAX 1000000          /* names in one image */
+#define IMAGE_NAMES_BYTES_MAX (24 * MIB)   /* all names together, held in memory */
+#define IMAGE_DEPTH_MAX 256                /* folders within folders */
+#define IMAGE_PATH_MAX 4096                /* one entry's path in the archive */
+#define IMAGE_NAME_MAX 255                 /* one component (ext4) */
+#define IMAGE_SYMLINK_MAX 4095             /* a link's target (ext4: less than a block) */
+#define IMAGE_SYMLINK_HOPS_MAX 40          /* links followed to find an entry's parent, as Linux does */
+#define IMAGE_FILE_LINKS_MAX 65000         /* names of one file (ext4) */
+#define IMAGE_XATTRS_BYTES_MAX (64 * KIB)  /* extended attributes of one entry; ext4 takes about 4,000 bytes */
+#define IMAGE_TRAILER_BYTES_MAX (64 * MIB) /* bytes after the archive's end mark */
+#define IMAGE_PIECE_BYTES (1 * MIB)        /* file content gathered before one write */
+#define IMAGE_CACHE_BLOCKS 512             /* metadata blocks kept before they are written */
+
+/* image */
+#define KERNEL_MODULE_BYTES_MAX (64 * MIB) /* one module, or the agent program */
+#define INITRAMFS_BYTES_MAX (128 * MIB)
+
+/* sandbox */
+#define LINK_PENDING_MAX (32 * MIB) /* frames queued to one guest: all windows and a few large requests */
+#define BOOT_MS_MAX 60000u          /* from the start of the machine's process to its identity being set */
+
+/* cli */
+#define RUN_SCRIPT_MAX (16 * MIB) /* a script of `run --lang` */
+/* jail */
+#define JAIL_FDS_MAX 64 /* descriptors that one child is given */
+
+/* vmm */
+#define VM_CONSOLE_MAX (64 * KIB)     /* kept end of a guest's console */
+#define VM_STDERR_MAX (4 * KIB)       /* kept end of what the machine's process says about itself */
+#define VM_DRAIN_MAX (1 * MIB)        /* bytes read per descriptor and turn of the loop */
+#define VM_CPUS_MAX 64                /* of one machine */
+#define VM_MEMORY_MB_MAX (1024 * KIB) /* of one machine */
+#define VM_CACHE_FILE_MAX (4 * KIB)   /* the kept result of the KVM probe, or of the TSC measurement */
+#define QMP_LINE_MAX (256 * KIB)      /* one message of the control channel */
+#define QMP_PENDING_MAX 16            /* commands without their answer yet */
+#define QMP_NAME_MAX 64               /* the name of an event or an error class */
+
+/* imager: what a guest gives back */
+#define UNPACK_ENTRIES_MAX 1000000u /* files of one `run --out` */
+#define PACK_DEPTH_MAX 512u         /* folders below each other of what is packed */
+#define RESULT_OUTPUT_MAX (1 * MIB) /* of each stream in `run --json` */
+/* agent: the guest's first process and its link child */
+#define AGENT_OUT_HIGH (256 * KIB)        /* queued for the port: above this no pipe is read */
+#define AGENT_OUT_STOP (1 * MIB)          /* queued for the port: above this the port is not read either */
+#define AGENT_OUT_MAX (8 * MIB)           /* queued for the port: the link gives up */
+#define AGENT_DRAINS_MAX 1024             /* pipes of ended programs that orphans still hold; the oldest is closed */
+#define AGENT_SPARE_CGROUPS_MAX 4         /* control groups kept ready */
+#define AGENT_LINGERING_MAX 4096          /* control groups that orphans still live in */
+#define AGENT_GROUPS_MAX 256              /* supplementary groups of a user */
+#define AGENT_FAILURE_TEXT_MAX 400        /* prose of a child that could not start */
+#define AGENT_MEMORY_RESERVE (24 * MIB)   /* kept from programs, for the kernel and the agent */
+#define AGENT_PIDS_RESERVE 128            /* processes kept from programs */
+#define AGENT_NOFILE_MAX 65536            /* RLIMIT_NOFILE of every program */
+#define AGENT_TTY_GRACE_MS 50             /* for the last bytes of a terminal that an orphan still holds */
+#define AGENT_STOP_GRACE_MS 200           /* between SIGTERM and SIGKILL at shutdown */
+#define AGENT_DEVICE_WAIT_MS 10000        /* for a disk or the port to appear at boot */
+#define AGENT_LAST_WORDS_MS 2000          /* for the last frame to leave before the machine ends */
+#define AGENT_TAR_PATH_MAX 4096           /* a path or link target in a tar, with its NUL */
+#define AGENT_TAR_EXTENSION_MAX (1 * MIB) /* a pax or long-name record in a tar */
+#define AGENT_TAR_DEPTH_MAX 256           /* folders inside folders that are packed */
+#define AGENT_TAR_LINKS_MAX 100000        /* files with several names that stay one file when packed */

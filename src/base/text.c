@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/text.h"
 
+#include "base/alloc.h"
+
 #include <string.h>
 
 #define DURATION_MS_MAX (10ull * 366 * 24 * 3600 * 1000)
@@ -141,6 +143,21 @@ void text_hex(const void *bytes, size_t len, char *text)
         text[2 * i + 1] = digits[p[i] & 15];
     }
     text[2 * len] = 0;
+}
+
+char *text_base64(const void *bytes, size_t len)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *p = bytes;
+    char *text = xmalloc((len + 2) / 3 * 4 + 1), *to = text;
+    for (size_t at = 0; at < len; at += 3) {
+        size_t have = len - at < 3 ? len - at : 3;
+        uint32_t group = (uint32_t)p[at] << 16 | (have > 1 ? (uint32_t)p[at + 1] << 8 : 0) | (have > 2 ? p[at + 2] : 0);
+        for (size_t i = 0; i < 4; i++)
+            *to++ = i <= have ? digits[group >> (18 - 6 * i) & 63] : '=';
+    }
+    *to = 0;
+    return text;
 }
 
 unsigned text_distance(const char *a, const char *b)

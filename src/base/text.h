@@ -21,5 +21,7 @@ bool text_is_one_of(const char *text, const char *const *list) __attribute__((no
 bool text_is_env_name(const char *name, size_t len) __attribute__((nonnull));
 /* Lower-case hex of len bytes into text[2 * len + 1]. */
 void text_hex(const void *bytes, size_t len, char *text) __attribute__((nonnull));
+/* Standard base64 with padding (RFC 4648), owned by the caller. */
+char *text_base64(const void *bytes, size_t len) __attribute__((warn_unused_result));
 /* Edit distance, for "did you mean"; texts over 64 bytes are far from everything. */
 unsigned text_distance(const char *a, const char *b) __attribute__((nonnull));

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/err.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,12 +20,17 @@ struct store; /* an opened store folder */
 /* Opens (and makes) the store at path_data_dir(), or at dir when it is not NULL. */
 struct store *store_open(const char *dir, struct err *e) __attribute__((nonnull(2), warn_unused_result));
 void store_close(struct store *store);
+/* Sentences about half-made or damaged things that were thrown away since the store was opened. Owned by the store. */
+const struct strv *store_notes(const struct store *store) __attribute__((nonnull));
 
 /* Progress of something slow. `stage` is a short present participle ("downloading packages"); done and total in bytes, total 0
  * when it is not known. Called at most ten times a second. NULL callback: silence. */
 struct image_progress {
     void *context;
     void (*on_stage)(void *context, const char *stage, uint64_t done, uint64_t total);
+    /* Set by a signal handler (installed without SA_RESTART): what is being made is given up, its children end, nothing stays
+     * behind, ERR_INTERRUPTED. May be NULL. */
+    const volatile sig_atomic_t *cancelled;
 };
 
 /* A prepared image, ready to be attached. Owned by the caller: image_done. */

@@ -15,6 +15,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* Nobody on any distribution: above the system ids, below the ranges for user namespaces, not the overflow id 65534 (which
+ * other programs use, and whose files would then be ours). */
+#define JAIL_UID 65000
+
 /* One descriptor that the child gets: `fd` here becomes `as` there; as -1 keeps its number. */
 struct jail_fd {
     int fd, as;
@@ -38,7 +42,9 @@ struct jail_spec {
     bool namespaces; /* mount, pid, net, ipc, uts, cgroup (and user, when not root), each where allowed */
     bool network;    /* with namespaces: keep the host's network (apt-get, registry access) */
     enum jail_ids ids;
+    gid_t extra_group; /* a supplementary group that NOBODY keeps (that of /dev/kvm); 0: none */
     enum jail_caps caps;
+    bool lockdown_follows;  /* one of our helpers: with caps dropped, keeps CAP_SYS_ADMIN over its namespaces for jail_lockdown */
     bool allow_new_privs;   /* only for host tools that need setuid helpers; never for anything that meets untrusted bytes */
     uint64_t file_size_max; /* RLIMIT_FSIZE in bytes, 0: unlimited */
     uint64_t fds_max;       /* RLIMIT_NOFILE, 0: as inherited */
@@ -52,16 +58,28 @@ struct jail_child {
     unsigned missing; /* bits of enum jail_layer that the host did not allow */
 };
 
-enum jail_layer { JAIL_LAYER_NAMESPACES = 1, JAIL_LAYER_USER_NAMESPACE = 2, JAIL_LAYER_IDS = 4 };
+enum jail_layer {
+    JAIL_LAYER_NAMESPACES = 1,     /* at least one of the namespaces that were asked for */
+    JAIL_LAYER_USER_NAMESPACE = 2, /* not root, and no user namespace either */
+    JAIL_LAYER_IDS = 4,            /* the ids of the caller were kept although NOBODY was asked for */
+    JAIL_LAYER_ROOT = 8,           /* jail_lockdown: the host's root stays visible */
+};
 
+/* Blocks until the child has executed its program (about a millisecond). A program that is missing or may not be executed
+ * is ERR_ENVIRONMENT. */
 int jail_spawn(const struct jail_spec *spec, struct jail_child *ret_child, struct err *e)
     __attribute__((nonnull, warn_unused_result));
 /* Waits for the end of the child (blocking) and reaps it. *ret_status as from waitpid. Closes the pidfd. */
 int jail_wait(struct jail_child *child, int *ret_status, struct err *e) __attribute__((nonnull, warn_unused_result));
-/* SIGKILL, reap, close the pidfd. Safe on a child that was already reaped by jail_wait. */
+/* Sends a signal. A child that has ended already is success; it stays to be reaped. */
+int jail_signal(const struct jail_child *child, int number, struct err *e) __attribute__((nonnull, warn_unused_result));
+/* SIGKILL, reap, close the pidfd. One that does not end within 10 s (it hangs in the kernel) is left behind. Safe on a child that
+ * was already reaped by jail_wait. */
 void jail_kill(struct jail_child *child) __attribute__((nonnull));
 
 /* For our helper programs, called by themselves after start: an empty read-only root where namespaces allow it, no
  * capability, a seccomp allow list (what it does not name kills the process). `syscalls` is a list of names ended by NULL;
- * names that this architecture lacks are skipped. Returns the layers that are missing. */
+ * names that this architecture lacks are skipped, a name that no architecture has is ERR_INVALID. Leaving, aborting and
+ * writing a last message are always allowed, and what AddressSanitizer needs in builds with it. *ret_missing are the
+ * layers that the host did not allow. */
 int jail_lockdown(const char *const *syscalls, unsigned *ret_missing, struct err *e) __attribute__((nonnull, warn_unused_result));

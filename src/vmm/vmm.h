@@ -53,6 +53,7 @@ struct vmm_backend {
     void (*pause)(struct vm *vm);
     void (*resume)(struct vm *vm);
     void (*stop)(struct vm *vm); /* kill; on_end follows from the loop */
+    void (*free)(struct vm *vm); /* see vm_free */
 };
 
 extern const struct vmm_backend vmm_qemu;
@@ -63,7 +64,8 @@ const char *vm_state_name(enum vm_state state);
 const char *vm_console_tail(const struct vm *vm) __attribute__((nonnull));
 pid_t vm_pid(const struct vm *vm) __attribute__((nonnull));
 unsigned vm_jail_missing(const struct vm *vm) __attribute__((nonnull)); /* bits of enum jail_layer */
-/* Frees in every state: a running machine is killed and reaped first (bounded wait), without on_end. Safe on NULL. */
+/* Frees in every state: a running machine is killed and reaped first (bounded wait), without on_end. Safe on NULL, and inside
+ * on_end and on_storage_full. The memory itself goes when the loop has run the handles' close callbacks. */
 void vm_free(struct vm *vm);
 
 /* --- accelerators (probe.c) --- */

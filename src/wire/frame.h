@@ -73,4 +73,20 @@ void wire_decoder_fed(struct wire_decoder *d, size_t len) __attribute__((nonnull
 int wire_decoder_next(struct wire_decoder *d, struct wire_frame *ret_frame, struct err *e)
     __attribute__((nonnull, warn_unused_result));
 
+/* WIRE_CREDIT, WIRE_SIGNAL and WIRE_RESIZE (rows in the low half) have a body of one u32: append one, read one. */
+int wire_u32_append(struct buf *out, enum wire_kind kind, uint32_t stream, uint8_t channel, uint32_t value, struct err *e)
+    __attribute__((nonnull, warn_unused_result));
+uint32_t wire_frame_u32(const struct wire_frame *frame) __attribute__((nonnull));
+
+/* Puts the pieces of one REQUEST or REPLY together. Zero-initialise; wire_assembly_done frees. */
+struct wire_assembly {
+    struct buf bytes;
+};
+
+/* 1: the frame was the last piece and a->bytes is the whole body; 0: more must come; -1: over the kind's limit
+ * (ERR_PROTOCOL) or out of memory (ERR_NOMEM). */
+int wire_assembly_add(struct wire_assembly *a, const struct wire_frame *frame, struct err *e)
+    __attribute__((nonnull, warn_unused_result));
+void wire_assembly_done(struct wire_assembly *a);
+
 const char *wire_kind_name(enum wire_kind kind); /* "REQUEST"; "?" for an unknown one */

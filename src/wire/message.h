@@ -26,6 +26,7 @@ enum wire_operation {
     WIRE_OP_SHUTDOWN,     /* no body: TERM to all, 200 ms, kill, file systems synced and read-only; empty reply, then off */
     WIRE_OP_TAR_IN,       /* struct wire_tar → empty reply; channel IN carries a tar that is unpacked below `path` */
     WIRE_OP_TAR_OUT,      /* struct wire_tar → empty reply; channel OUT carries a tar of `path` */
+    WIRE_OP_WRITE, /* struct wire_write → empty reply; channel IN carries the content, which appears whole or not at all */
     WIRE_OP_END
 };
 
@@ -73,6 +74,12 @@ struct wire_tar {
     uint64_t make_parents;
 };
 
+struct wire_write {
+    char *path;
+    uint64_t mode; /* permission bits */
+    uint64_t make_parents;
+};
+
 /* S-code of the failure (210..219, 200, 1, 300), errno in the guest or 0, prose. */
 struct wire_failure {
     uint64_t code;
@@ -86,6 +93,7 @@ struct wire_request {
         struct wire_identity identity;
         struct wire_exec exec;
         struct wire_tar tar;
+        struct wire_write write;
     };
 };
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/text.h"
 
+#include <stdlib.h>
+
 #include "unit.h"
 
 static void test_parse_u64_edges(void **state)
@@ -72,6 +74,13 @@ static void test_env_name_and_distance(void **state)
     assert_int_equal(text_distance("memroy", "memory"), 2);
     assert_int_equal(text_distance("", "abc"), 3);
     char hex[7];
+    static const char *const base64[][2] = {{"", ""},        {"f", "Zg=="},        {"fo", "Zm8="},
+                                            {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"\xff\xfe\xfd", "//79"}};
+    for (size_t i = 0; i < sizeof base64 / sizeof *base64; i++) {
+        char *text = text_base64(base64[i][0], strlen(base64[i][0]));
+        assert_string_equal(text, base64[i][1]);
+        free(text);
+    }
     text_hex("\x00\xab\xff", 3, hex);
     assert_string_equal(hex, "00abff");
 }

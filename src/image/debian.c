@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "image/debian.h"
+
+#include "base/file.h"
+#include "base/path.h"
+#include "base/text.h"
+#include "image/tool.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEBIAN_KEYRING "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+/* The parts of the host's apt configuration that say how to reach and trust a mirror. */
+static const char *const FORWARDED[] = {
+    "Acquire::http::",   "Acquire::https::",
+    "Acquire::ftp::",    "Acquire::Check-",
+    "Acquire::Max-",     "Acquire::Retries ",
+    "Acquire::ForceIPv", "Acquire::Allow",
+    "Acquire::By-Hash ", "Acquire::Proxy-Auto-Detect ",
+    "Acquire::Queue-",   NULL,
+};
+
+struct stage {
+    const char *words, *stage;
+};
+
+static const struct stage STAGES[] = {
+    {"apt-get update", "reading package lists"},     {"downloading packages", "downloading packages"},
+    {"extracting archives", "unpacking packages"},   {"installing essential", "installing the base system"},
+    {"installing remaining", "installing packages"}, {"cleaning", "cleaning up"},
+    {"creating tarball", "writing the image"},
+};
+
+const char *debian_stage(const char *line)
+{
+    for (size_t i = 0; i < sizeof STAGES / sizeof *STAGES; i++)
+        if (strstr(line, STAGES[i].words))
+            return STAGES[i].stage;
+    return NULL;
+}
+
+/* A suite or package name of Debian; these words end up in a shell hook and in argv. */
+static bool is_word(const char *text, const char *extra)
+{
+    if (!islower((unsigned char)*text) && !isdigit((unsigned char)*text))
+        return false;
+    for (; *text; text++)
+        if (!islower((unsigned char)*text) && !isdigit((unsigned char)*text) && !strchr(extra, *text))
+            return false;
+    return true;
+}
+
+static int check_packages(const char *packages, struct err *e)
+{
+    auto_free char *copy = xstrdup(packages);
+    char *rest = copy;
+    for (char *name; (name = strsep(&rest, ","));)
+        if (!is_word(name, "+-."))
+            return err_set(e, ERR_INVALID, "'%s' is not a package name", name);
+    return 0;
+}
+
+/* The host's package sources of this suite, its updates and its security updates, as lines for sources.list. */
+static int host_sources(const char *suite, const char *folder, const struct image_progress *progress, struct strv *sources,
+                        struct err *e)
+{
+    auto_free char *program = path_find_in_path("apt-get", e);
+    if (!program)
+        return err_wrap(e, "debian: images need a Debian host's tools");
+    static const char *const argv[] = {
+        "apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)|", "Created-By: Packages", NULL};
+    auto_strv lines = {0};
+    if (tool_run("apt-get", program, argv, folder, TOOL_PACKAGES, progress, &lines, e))
+        return -1;
+    size_t suite_len = strlen(suite);
+    for (size_t i = 0; i < lines.len; i++) {
+        char *rest = lines.items[i];
+        const char *uri = strsep(&rest, "|"), *release = rest ? strsep(&rest, "|") : NULL;
+        const char *component = rest ? strsep(&rest, "|") : NULL, *key = rest ? strsep(&rest, "|") : NULL;
+        if (!component || !key || strncmp(release, suite, suite_len))
+            continue;
+        const char *tail = release + suite_len;
+        if (strcmp(tail, "") && strcmp(tail, "-updates") && strcmp(tail, "-security") && strcmp(tail, "/updates"))
+            continue;
+        if (key[0] == '/')
+            strv_addf(sources, "deb [signed-by=%s] %s %s %s", key, uri, release, component);
+        else
+            strv_addf(sources, "deb %s %s %s", uri, release, component);
+    }
+    return 0;
+}
+
+static bool is_forwarded(const char *line)
+{
+    for (size_t i = 0; FORWARDED[i]; i++)
+        if (text_has_prefix(line, FORWARDED[i]) && strchr(line, '"'))
+            return true;
+    return false;
+}
+
+/* Writes the forwarded configuration into a file; its absolute paths for authentication are apt's own. */
+static int host_configuration(const char *folder, const struct image_progress *progress, char **ret_path, struct err *e)
+{
+    auto_free char *program = path_find_in_path("apt-config", e);
+    if (!program)
+        return -1;
+    static const char *const argv[] = {"apt-config", "dump", NULL};
+    auto_strv lines = {0};
+    if (tool_run("apt-config", program, argv, folder, TOOL_PACKAGES, progress, &lines, e))
+        return -1;
+    auto_strv kept = {0};
+    strv_add(&kept, "Dir::Etc::netrc \"/etc/apt/auth.conf\";");
+    strv_add(&kept, "Dir::Etc::netrcparts \"/etc/apt/auth.conf.d\";");
+    strv_add(&kept, "Acquire::Languages \"none\";");
+    strv_add(&kept, "APT::Install-Recommends \"false\";");
+    for (size_t i = 0; i < lines.len; i++)
+        if (is_forwarded(lines.items[i]))
+            strv_add(&kept, lines.items[i]);
+    auto_free char *text = xstrdup("");
+    for (size_t i = 0; i < kept.len; i++) {
+        char *longer = xasprintf("%s%s\n", text, kept.items[i]);
+        free(text);
+        text = longer;
+    }
+    auto_free char *path = xasprintf("%s/apt.conf", folder);
+    if (file_write_atomic(path, text, strlen(text), 0600, e))
+        return -1;
+    *ret_path = STEAL_PTR(path);
+    return 0;
+}
+
+/* Runs in mmdebstrap with the new system's folder as $1, after all packages are in: nothing of this host stays. */
+static void add_hooks(struct strv *argv, const char *suite)
+{
+    strv_add(argv, "--customize-hook=rm -rf \"$1\"/etc/apt/apt.conf.d/99mmdebstrap \"$1\"/etc/apt/auth.conf* "
+                   "\"$1\"/etc/apt/sources.list.d/* \"$1\"/var/log/apt \"$1\"/var/log/*.log \"$1\"/var/cache/debconf/*-old");
+    strv_addf(argv,
+              "--customize-hook=printf 'deb http://deb.debian.org/debian %s main\\ndeb http://deb.debian.org/debian %s-updates "
+              "main\\ndeb http://deb.debian.org/debian-security %s-security main\\n' > \"$1\"/etc/apt/sources.list",
+              suite, suite, suite);
+}
+
+static void add_fixed(struct strv *argv, const char *program)
+{
+    static const char *const fixed[] = {
+        "--variant=minbase",
+        "--format=tar",
+        "--dpkgopt=force-unsafe-io",
+        "--dpkgopt=path-exclude=/usr/share/doc/*",
+        "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+        "--dpkgopt=path-exclude=/usr/share/man/*",
+        "--dpkgopt=path-exclude=/usr/share/info/*",
+        "--dpkgopt=path-exclude=/usr/share/lintian/*",
+        "--dpkgopt=path-exclude=/usr/share/locale/*",
+    };
+    strv_add(argv, program);
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        strv_add(argv, fixed[i]);
+}
+
+int debian_arguments(const char *source, const char *folder, const struct image_progress *progress, struct strv *ret_argv,
+                     struct err *e)
+{
+    const char *plus = strchr(source, '+');
+    auto_free char *suite = plus ? xstrndup(source, (size_t)(plus - source)) : xstrdup(source);
+    if (!is_word(suite, "-.") || (plus && check_packages(plus + 1, e)))
+        return err_is_set(e) ? -1 : err_set(e, ERR_INVALID, "'%s' is not a suite of Debian", suite);
+    auto_strv argv = {0}, sources = {0};
+    auto_free char *program = path_find_in_path("mmdebstrap", e), *configuration = NULL;
+    if (!program)
+        return err_wrap(e, "debian: images need the package mmdebstrap");
+    if (host_sources(suite, folder, progress, &sources, e) || host_configuration(folder, progress, &configuration, e))
+        return -1;
+    add_fixed(&argv, program);
+    strv_addf(&argv, "--aptopt=%s", configuration);
+    if (plus)
+        strv_addf(&argv, "--include=%s", plus + 1);
+    if (access(DEBIAN_KEYRING, R_OK) == 0)
+        strv_add(&argv, "--keyring=" DEBIAN_KEYRING);
+    add_hooks(&argv, suite);
+    strv_add(&argv, suite);
+    strv_add(&argv, "-");
+    if (!sources.len) /* the host knows nothing of this suite: Debian's own mirror */
+        strv_addf(&argv, "deb http://deb.debian.org/debian %s main", suite);
+    for (size_t i = 0; i < sources.len; i++)
+        strv_add(&argv, sources.items[i]);
+    *ret_argv = argv;
+    argv = (struct strv){0};
+    return 0;
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store folder. Two rules make it safe against kills at any moment: what has a name is whole (it came by rename or
+ * link), and what is half made is either a file without a name or lies in scratch/ as "<lock>~<random>", where everyone who
+ * opens the store removes it unless its lock is held. */
+#include "image/store_priv.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/path.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+static const char *const FOLDERS[] = {"images", "blobs/sha256", "kernels", "initramfs", "disks", "locks", "scratch"};
+
+#define PROGRESS_MS 100
+
+char *store_path(const struct store *store, const char *folder, const char *name)
+{
+    return xasprintf("%s/%s/%s", store->dir, folder, name);
+}
+
+void store_note(struct store *store, const char *format, ...)
+{
+    va_list args;
+    char text[512];
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (store->notes.len < 100) /* a folder full of garbage is told by its first hundred */
+        strv_add(&store->notes, text);
+}
+
+const struct strv *store_notes(const struct store *store)
+{
+    return &store->notes;
+}
+
+void progress_stage(const struct image_progress *progress, const char *stage, uint64_t done, uint64_t total)
+{
+    static char last_stage[64];
+    static uint64_t last_ms;
+    if (!progress || !progress->on_stage)
+        return;
+    uint64_t now = clock_now_ms();
+    if (!strcmp(stage, last_stage) && now - last_ms < PROGRESS_MS)
+        return;
+    snprintf(last_stage, sizeof last_stage, "%s", stage);
+    last_ms = now;
+    progress->on_stage(progress->context, stage, done, total);
+}
+
+bool progress_cancelled(const struct image_progress *progress)
+{
+    return progress && progress->cancelled && *progress->cancelled;
+}
+
+static int open_lock(const struct store *store, const char *thing)
+{
+    auto_free char *path = store_path(store, "locks", thing);
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+int store_lock(struct store *store, const char *thing, const struct image_progress *progress, int *ret_fd, struct err *e)
+{
+    auto_close fd = open_lock(store, thing);
+    if (fd < 0)
+        return err_sys(e, errno, "open the lock '%s/locks/%s'", store->dir, thing);
+    if (flock(fd, LOCK_EX | LOCK_NB)) {
+        if (errno != EWOULDBLOCK)
+            return err_sys(e, errno, "take the lock '%s'", thing);
+        progress_stage(progress, "waiting for another preparation", 0, 0);
+        while (flock(fd, LOCK_EX)) {
+            if (errno != EINTR)
+                return err_sys(e, errno, "take the lock '%s'", thing);
+            if (progress_cancelled(progress))
+                return err_set(e, ERR_INTERRUPTED, "interrupted while waiting for the lock '%s'", thing);
+        }
+    }
+    *ret_fd = STEAL_FD(fd);
+    return 0;
+}
+
+/* Removes one left-over of scratch/ when its lock is free. */
+static void sweep_one(struct store *store, const char *name)
+{
+    const char *mark = strrchr(name, '~');
+    auto_free char *thing = mark ? xstrndup(name, (size_t)(mark - name)) : xstrdup("scratch");
+    auto_close lock = open_lock(store, thing);
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB))
+        return;
+    auto_free char *path = store_path(store, "scratch", name);
+    struct err e = ERR_INIT;
+    struct stat s;
+    if (lstat(path, &s))
+        return; /* another sweep was quicker */
+    if (dir_remove(path, &e))
+        store_note(store, "half-made '%s' cannot be removed: %s", name, e.text);
+    else
+        store_note(store, "removed half-made '%s'", name);
+}
+
+static void sweep(struct store *store)
+{
+    auto_free char *path = xasprintf("%s/scratch", store->dir);
+    auto_dir dir = opendir(path);
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+            sweep_one(store, entry->d_name);
+}
+
+/* A file where a folder belongs is moved away, once. */
+static int make_folder(struct store *store, const char *folder, struct err *e)
+{
+    auto_free char *path = xasprintf("%s/%s", store->dir, folder);
+    struct stat s;
+    if (lstat(path, &s) == 0 && !S_ISDIR(s.st_mode)) {
+        auto_free char *aside = xasprintf("%s.thrown-away", path);
+        if (rename(path, aside) == 0)
+            store_note(store, "'%s' was not a folder: it is now '%s'", path, aside);
+    }
+    if (stat(path, &s) == 0 && S_ISDIR(s.st_mode))
+        return 0;
+    return dir_make(path, 0755, e);
+}
+
+struct store *store_open(const char *dir, struct err *e)
+{
+    struct store *store = xcalloc(1, sizeof *store);
+    store->dir = dir ? xstrdup(dir) : path_data_dir(e);
+    if (!store->dir)
+        goto fail;
+    for (size_t i = 0; i < sizeof FOLDERS / sizeof *FOLDERS; i++)
+        if (make_folder(store, FOLDERS[i], e))
+            goto fail_wrapped;
+    sweep(store);
+    return store;
+fail_wrapped:
+    err_recode(e, ERR_ENVIRONMENT);
+    err_wrap(e, "open the store '%s'", store->dir);
+fail:
+    store_close(store);
+    return NULL;
+}
+
+void store_close(struct store *store)
+{
+    if (!store)
+        return;
+    strv_done(&store->notes);
+    free(store->dir);
+    free(store);
+}
+
+char *store_scratch_folder(struct store *store, const char *thing, struct err *e)
+{
+    auto_free char *path = xasprintf("%s/scratch/%s~XXXXXX", store->dir, thing);
+    if (!mkdtemp(path)) {
+        err_sys(e, errno, "make folder '%s'", path);
+        return NULL;
+    }
+    return STEAL_PTR(path);
+}
+
+int store_unnamed_file(struct store *store, const char *folder, struct err *e)
+{
+    auto_free char *path = xasprintf("%s/%s", store->dir, folder);
+    int fd = open(path, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
+        return fd >= 0 ? fd : err_sys(e, errno, "create a file in '%s'", path);
+    auto_free char *name = xasprintf("%s/scratch/scratch~XXXXXX", store->dir);
+    fd = mkostemp(name, O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(e, errno, "create '%s'", name);
+    unlink(name);
+    return fd;
+}
+
+static int write_and_rename(const char *temporary, const char *path, const void *bytes, size_t len, struct err *e)
+{
+    auto_close fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return err_sys(e, errno, "create '%s'", temporary);
+    if (fd_write_all(fd, bytes, len, e))
+        return -1;
+    if (fsync(fd))
+        return err_sys(e, errno, "sync");
+    if (rename(temporary, path))
+        return err_sys(e, errno, "rename");
+    return 0;
+}
+
+int store_write_file(struct store *store, const char *thing, const char *folder, const char *name, const void *bytes, size_t len,
+                     struct err *e)
+{
+    auto_free char *work = store_scratch_folder(store, thing, e);
+    if (!work)
+        return -1;
+    auto_free char *temporary = xasprintf("%s/file", work);
+    auto_free char *path = store_path(store, folder, name);
+    int failed = write_and_rename(temporary, path, bytes, len, e);
+    struct err removal = ERR_INIT;
+    if (dir_remove(work, &removal))
+        store_note(store, "half-made '%s' cannot be removed: %s", work, removal.text);
+    return failed ? err_wrap(e, "write '%s'", path) : 0;
+}
+
+int store_check_free(struct store *store, uint64_t bytes, const char *purpose, struct err *e)
+{
+    struct statvfs s;
+    if (statvfs(store->dir, &s))
+        return err_sys(e, errno, "free space of '%s'", store->dir);
+    uint64_t available = (uint64_t)s.f_bavail * s.f_frsize;
+    if (available >= bytes)
+        return 0;
+    return err_set(e, ERR_ENVIRONMENT, "%s needs %llu MiB in '%s', which has %llu MiB free", purpose,
+                   (unsigned long long)(bytes >> 20), store->dir, (unsigned long long)(available >> 20));
+}

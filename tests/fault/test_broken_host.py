@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host lacks or has damaged is named, with what to do."""
+import os
+import pathlib
+import shutil
+
+import pytest
+
+
+@pytest.fixture
+def own_store(sandbox, tmp_path):
+    """A store of its own that shares the prepared content: links to the same files, so that one can be damaged."""
+    store = tmp_path / "store"
+    shutil.copytree(sandbox.store, store, copy_function=os.link, ignore=shutil.ignore_patterns("scratch", "locks"))
+    return store
+
+
+def path_without(program, tmp_path):
+    """A PATH with everything but one program."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for source in ("/usr/sbin", "/usr/bin", "/sbin", "/bin"):
+        for entry in os.scandir(source):
+            target = folder / entry.name
+            if not entry.name.startswith(program) and not target.is_symlink():
+                target.symlink_to(entry.path)
+    return str(folder)
+
+
+def test_missing_qemu_is_named(sandbox, tmp_path):
+    done = sandbox.run("run", "python", "--", "true", env={"PATH": path_without("qemu-system", tmp_path)})
+    assert done.returncode == 125
+    assert b"qemu-system-x86" in done.stderr and b"install" in done.stderr
+
+
+def test_missing_kernel_that_cannot_be_fetched_is_named(sandbox, own_store, tmp_path):
+    shutil.rmtree(own_store / "kernels")
+    done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(own_store), "PATH": path_without("apt", tmp_path)})
+    assert done.returncode == 125
+    assert b"kernel" in done.stderr and b"apt-get" in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["empty", "garbage", "cut"])
+def test_damaged_image_is_an_error_or_mended(sandbox, own_store, damage):
+    blobs = [path for path in (own_store / "blobs" / "sha256").iterdir() if path.stat().st_size > 1 << 20]
+    for blob in blobs:
+        size = blob.stat().st_size
+        blob.unlink()
+        with open(blob, "wb") as new:
+            if damage == "garbage":
+                new.write(os.urandom(1 << 20))
+                new.truncate(size)
+            elif damage == "cut":
+                new.truncate(size // 2)
+        os.chmod(blob, 0o444)
+    done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(own_store), "PATH": "/nonexistent:" + os.environ["PATH"]}, timeout=300)
+    assert done.returncode in (0, 125)
+    if done.returncode:
+        assert b"image" in done.stderr or b"/dev/vda" in done.stderr
+
+
+def test_store_that_cannot_be_written_is_named(sandbox, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(blocked / "store")})
+    assert done.returncode == 125 and str(blocked).encode() in done.stderr
+
+
+def test_too_much_memory_is_refused(sandbox):
+    done = sandbox.run("run", "--memory", "1000000", "python", "--", "true")
+    assert done.returncode == 125 and b"[S400]" in done.stderr and b"--memory 1000000" in done.stderr
+
+
+def test_refused_emulation_says_why_kvm_is_not_usable(sandbox):
+    done = sandbox.run("run", "--accel", "kvm", "python", "--", "true")
+    if done.returncode == 0:
+        pytest.skip("KVM works here")
+    assert done.returncode == 125 and b"[S300] KVM is not usable here: " in done.stderr
+
+
+def test_without_home_or_with_an_unset_one(sandbox):
+    environment = {name: value for name, value in sandbox.env.items() if name not in ("HOME", "XDG_DATA_HOME")}
+    done = sandbox.run("run", "python", "--", "true", replace_env=environment)
+    assert done.returncode == 0

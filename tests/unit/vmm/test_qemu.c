@@ -1,0 +1,2 @@
+#include "unit.h"
+UNIT_MAIN()
