@@ -151,8 +151,10 @@ static int workers_list(struct builtin_call *call)
     size_t len = 0;
     for (struct list *item = server->workers.next; item != &server->workers; item = item->next) {
         struct worker *worker = CONTAINER_OF(item, struct worker, all);
-        if (!worker->pid || !worker->conn || (search && !contains(worker->name, search) && !contains(worker->description, search)) ||
-            (runtime && (!worker->runtime || strcmp(runtime, worker->runtime) != 0)) || (status && strcmp(status, "connected") != 0))
+        if (!worker->pid || !worker->conn ||
+            (search && !contains(worker->name, search) && !contains(worker->description, search)) ||
+            (runtime && (!worker->runtime || strcmp(runtime, worker->runtime) != 0)) ||
+            (status && strcmp(status, "connected") != 0))
             continue;
         rows[len++] = worker;
     }
@@ -223,8 +225,7 @@ static bool worker_is_wanted(const struct functions_filter *filter, const char *
     json_t *item;
     if (!filter->workers)
         return true;
-    json_array_foreach(filter->workers, i, item)
-    {
+    json_array_foreach (filter->workers, i, item) {
         if (json_is_string(item) && strcmp(json_string_value(item), name) == 0)
             return true;
     }

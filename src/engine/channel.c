@@ -13,7 +13,8 @@
 static int copy_member(const json_t *value, const char *name, char *text, size_t size, struct err *e)
 {
     const json_t *member = json_object_get(value, name);
-    if (!json_is_string(member) || json_string_length(member) >= size || strlen(json_string_value(member)) != json_string_length(member))
+    if (!json_is_string(member) || json_string_length(member) >= size ||
+        strlen(json_string_value(member)) != json_string_length(member))
         return err_set(e, ERR_INVALID, "a channel reference needs '%s', a short string", name);
     memcpy(text, json_string_value(member), json_string_length(member) + 1);
     return 0;

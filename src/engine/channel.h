@@ -54,7 +54,7 @@ void channel_reader_resume(struct channel_reader *reader) __attribute__((nonnull
 void channel_reader_close(struct channel_reader *reader); /* no more events; tells the writer. NULL is fine */
 
 struct channel_writer_events {
-    void (*on_room)(void *context);                     /* there is room again after it was 0 */
+    void (*on_room)(void *context);                      /* there is room again after it was 0 */
     void (*on_end)(void *context, enum channel_end end); /* the reader is gone; the writer is freed after it */
 };
 

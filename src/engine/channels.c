@@ -171,7 +171,8 @@ static void end_reader(struct channel *channel)
     channel->reader.state = END_DONE;
     channel->reader.conn = NULL;
     if (conn)
-        ws_close(conn, channel->writer_lost ? WS_CLOSE_LOST : WS_CLOSE_NORMAL, channel->writer_lost ? "writer lost" : "stream_complete");
+        ws_close(conn, channel->writer_lost ? WS_CLOSE_LOST : WS_CLOSE_NORMAL,
+                 channel->writer_lost ? "writer lost" : "stream_complete");
     if (channel->local_reader) {
         struct local_reader *reader = channel->local_reader;
         channel->local_reader = NULL;
@@ -403,25 +404,18 @@ static struct channel *find_channel(struct server *server, const char *id, const
     return channel && text_equals_constant_time(channel->key.text, key) ? channel : NULL;
 }
 
-static void say(struct ws_answer *answer, unsigned status, const char *text)
-{
-    struct err ignored = ERR_INIT;
-    answer->status = status;
-    (void)buf_append(&answer->body, text, strlen(text), &ignored);
-}
-
 void channels_on_request(struct server *server, const struct ws_request *request, struct ws_conn *conn, struct ws_answer *answer)
 {
     char key[128], direction[16];
     if (!ws_request_query(request, "key", key, sizeof key) || !ws_request_query(request, "dir", direction, sizeof direction) ||
         (strcmp(direction, "read") != 0 && strcmp(direction, "write") != 0)) {
-        say(answer, 400, "key, and dir=read or dir=write, are needed");
+        ws_answer_text(answer, 400, "key, and dir=read or dir=write, are needed");
         return;
     }
     bool write = *direction == 'w';
     struct channel *channel = find_channel(server, request->path + strlen("/ws/channels/"), key);
     if (!channel) {
-        say(answer, 404, "Channel not found");
+        ws_answer_text(answer, 404, "Channel not found");
         return;
     }
     struct channel_side *side = write ? &channel->writer : &channel->reader;

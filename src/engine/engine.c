@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "engine/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,7 +147,8 @@ static json_t *load_json(struct json_slice slice)
 static void invocation_end(struct invocation *call, struct json_slice result, const struct message_error *error)
 {
     struct engine *engine = call->engine;
-    tracer_add(engine->tracer, call->function_id, call->traceparent, call->started_ns, clock_realtime_ns(), error ? error->code : NULL);
+    tracer_add(engine->tracer, call->function_id, call->traceparent, call->started_ns, clock_realtime_ns(),
+               error ? error->code : NULL);
     if (error)
         metric_add(&engine->metrics, METRIC_CALLS_FAILED, 1);
     engine->ops->answer(engine, call, result, error);
@@ -163,7 +165,7 @@ struct invocation *invocation_new(struct engine *engine, const struct function *
     call->started_ns = clock_realtime_ns();
     call->function_id = xstrdup(function->id);
     list_add_last(&engine->invocations, &call->all);
-    memcpy(call->id.text, id, sizeof call->id.text);
+    snprintf(call->id.text, sizeof call->id.text, "%s", id);
     if (strlen(caller) < sizeof call->caller)
         memcpy(call->caller, caller, strlen(caller));
     call->traceparent = json_slice_text(fields[MESSAGE_FIELD_TRACEPARENT], ENGINE_ID_MAX);
@@ -374,7 +376,8 @@ uint64_t engine_call_owning(struct engine *engine, const struct engine_call *spe
     auto_free char *data = spec->data ? json_dumps(spec->data, JSON_ENCODE_ANY | JSON_COMPACT) : xstrdup("{}");
     auto_buf trace = BUF_INIT(16 * KIB), baggage = BUF_INIT(64 * KIB);
     struct message_call message = {.invocation_id = call->id.text, .function_id = call->function_id};
-    if (spec->from && spec->from->traceparent && !json_append_string(&trace, spec->from->traceparent, strlen(spec->from->traceparent), &e))
+    if (spec->from && spec->from->traceparent &&
+        !json_append_string(&trace, spec->from->traceparent, strlen(spec->from->traceparent), &e))
         message.traceparent = (struct json_slice){(const char *)buf_data(&trace), trace.len};
     if (spec->from && spec->from->baggage && !json_append_string(&baggage, spec->from->baggage, strlen(spec->from->baggage), &e))
         message.baggage = (struct json_slice){(const char *)buf_data(&baggage), baggage.len};

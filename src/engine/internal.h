@@ -77,7 +77,7 @@ struct engine {
     const struct engine_ops *ops;
     uv_loop_t *loop;
     struct ws_service *ws;
-    struct table functions;   /* by id */
+    struct table functions; /* by id */
     struct list invocations;
     struct table calls; /* own calls by id */
     struct list settled;

@@ -109,7 +109,8 @@ static void pending_free(struct server *server, struct pending *pending)
 static struct asker asker_of(struct server *server, const struct pending *pending)
 {
     bool waits = pending->caller || pending->own;
-    return (struct asker){.server = server, .worker = pending->caller, .id = waits ? pending->id.text : NULL, .function_id = pending->function_id};
+    return (struct asker){
+        .server = server, .worker = pending->caller, .id = waits ? pending->id.text : NULL, .function_id = pending->function_id};
 }
 
 static struct pending *find_pending(struct server *server, const char *id)
@@ -147,8 +148,8 @@ static void call_builtin(const struct asker *from, const struct builtin *builtin
 static void call_local(const struct asker *from, struct function *function, const struct message *message)
 {
     struct pending *pending = pending_new(from, NULL);
-    pending->local = invocation_new(&from->server->base, function, pending->id.text, from->worker ? from->worker->id.text : "", message,
-                                    from->id != NULL);
+    pending->local = invocation_new(&from->server->base, function, pending->id.text, from->worker ? from->worker->id.text : "",
+                                    message, from->id != NULL);
     invocation_run(pending->local, function);
 }
 
@@ -211,7 +212,10 @@ static void route(const struct asker *from, const struct message *message)
     const struct builtin *builtin = here ? builtin_find(from->function_id) : NULL;
     struct function *function = here ? function_find(&server->base, from->function_id) : NULL;
     if (!builtin && !function) {
-        auto_free char *text = xasprintf("Function %.128s not found in namespace %.64s.", from->function_id, here ? "default" : namespace ? namespace : "?");
+        auto_free char *text = xasprintf("Function %.128s not found in namespace %.64s.", from->function_id,
+                                         here        ? "default"
+                                         : namespace ? namespace
+                                                     : "?");
         answer_error(from, "function_not_found", text);
     } else if (builtin) {
         call_builtin(from, builtin, message);
@@ -250,7 +254,11 @@ void invocations_send_own(struct engine *engine, struct own_call *call, const st
     message.fields[MESSAGE_FIELD_METADATA] = spec->metadata;
     message.fields[MESSAGE_FIELD_TRACEPARENT] = spec->traceparent;
     message.fields[MESSAGE_FIELD_BAGGAGE] = spec->baggage;
-    struct asker from = {.server = server_of(engine), .id = call->id.text, .function_id = call->function_id, .traceparent = spec->traceparent, .baggage = spec->baggage};
+    struct asker from = {.server = server_of(engine),
+                         .id = call->id.text,
+                         .function_id = call->function_id,
+                         .traceparent = spec->traceparent,
+                         .baggage = spec->baggage};
     route(&from, &message);
 }
 
@@ -270,12 +278,14 @@ void invocations_result(struct worker *executor, const struct message *message)
     to.traceparent = fields[MESSAGE_FIELD_TRACEPARENT];
     to.baggage = fields[MESSAGE_FIELD_BAGGAGE];
     bool failed = message_error_is_set(fields[MESSAGE_FIELD_ERROR]);
-    tracer_add(server->base.tracer, pending->function_id, pending->traceparent, pending->started_ns, clock_realtime_ns(), failed ? "invocation_failed" : NULL);
+    tracer_add(server->base.tracer, pending->function_id, pending->traceparent, pending->started_ns, clock_realtime_ns(),
+               failed ? "invocation_failed" : NULL);
     answer_result(&to, fields[MESSAGE_FIELD_RESULT], fields[MESSAGE_FIELD_ERROR]);
     pending_free(server, pending);
 }
 
-void invocations_answer_local(struct engine *engine, struct invocation *call, struct json_slice result, const struct message_error *error)
+void invocations_answer_local(struct engine *engine, struct invocation *call, struct json_slice result,
+                              const struct message_error *error)
 {
     struct server *server = server_of(engine);
     struct pending *pending = find_pending(server, call->id.text);

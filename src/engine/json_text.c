@@ -305,7 +305,7 @@ static unsigned hex_value(const char *text)
     unsigned value = 0;
     for (int i = 0; i < 4; i++) {
         unsigned char c = (unsigned char)text[i];
-        value = value * 16 + (c <= '9' ? c - '0' : (c | 0x20u) - 'a' + 10u);
+        value = value * 16 + (c <= '9' ? c - (unsigned)'0' : (c | 0x20u) - 'a' + 10u);
     }
     return value;
 }

@@ -16,7 +16,15 @@ struct json_slice {
     size_t len;
 };
 
-enum json_kind { JSON_KIND_ABSENT, JSON_KIND_OBJECT, JSON_KIND_ARRAY, JSON_KIND_STRING, JSON_KIND_NUMBER, JSON_KIND_BOOL, JSON_KIND_NULL };
+enum json_kind {
+    JSON_KIND_ABSENT,
+    JSON_KIND_OBJECT,
+    JSON_KIND_ARRAY,
+    JSON_KIND_STRING,
+    JSON_KIND_NUMBER,
+    JSON_KIND_BOOL,
+    JSON_KIND_NULL
+};
 
 /* By the first byte alone: for slices that the scanner made. */
 enum json_kind json_slice_kind(struct json_slice slice);
@@ -48,8 +56,10 @@ struct json_writer {
 };
 
 struct json_writer json_writer_begin(struct buf *out, struct err *e) __attribute__((nonnull));
-void json_write_text(struct json_writer *w, const char *key, const char *text) __attribute__((nonnull(1, 2))); /* NULL: left out */
-void json_write_slice(struct json_writer *w, const char *key, struct json_slice value) __attribute__((nonnull)); /* absent: left out */
+void json_write_text(struct json_writer *w, const char *key, const char *text)
+    __attribute__((nonnull(1, 2))); /* NULL: left out */
+void json_write_slice(struct json_writer *w, const char *key, struct json_slice value)
+    __attribute__((nonnull)); /* absent: left out */
 void json_write_number(struct json_writer *w, const char *key, unsigned long long value) __attribute__((nonnull));
 int json_writer_end(struct json_writer *w) __attribute__((nonnull, warn_unused_result));
 int json_append_string(struct buf *out, const char *text, size_t len, struct err *e) __attribute__((nonnull, warn_unused_result));

@@ -110,7 +110,8 @@ struct message_call {
 };
 
 /* Encoders append one message to out. They fail by the buffer's limit or memory only. */
-int message_write_call(struct buf *out, const struct message_call *call, struct err *e) __attribute__((nonnull, warn_unused_result));
+int message_write_call(struct buf *out, const struct message_call *call, struct err *e)
+    __attribute__((nonnull, warn_unused_result));
 /* With `error` absent and result absent, the answer has neither member. */
 int message_write_result(struct buf *out, const char *invocation_id, const char *function_id, struct json_slice result,
                          struct json_slice error, struct json_slice traceparent, struct json_slice baggage, struct err *e)
@@ -127,7 +128,7 @@ int message_write_reattach(struct buf *out, const char *worker_id, const char *t
 int message_write_pong(struct buf *out, struct err *e) __attribute__((nonnull, warn_unused_result));
 
 struct message_function {
-    const char *id, *description;                        /* description may be NULL */
+    const char *id, *description;                                /* description may be NULL */
     struct json_slice request_format, response_format, metadata; /* absent: left out */
 };
 int message_write_function(struct buf *out, const struct message_function *function, struct err *e)

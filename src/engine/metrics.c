@@ -17,8 +17,8 @@ int metrics_write(const struct metrics *metrics, struct buf *out, struct err *e)
 {
     for (unsigned i = 0; i < METRIC_COUNT; i++) {
         const struct metric_row *row = &metric_rows[i];
-        if (buf_appendf(out, e, "# HELP iii_engine_%s %s\n# TYPE iii_engine_%s %s\niii_engine_%s %" PRIu64 "\n", row->name, row->help,
-                        row->name, row->type, row->name, metrics->values[i]))
+        if (buf_appendf(out, e, "# HELP iii_engine_%s %s\n# TYPE iii_engine_%s %s\niii_engine_%s %" PRIu64 "\n", row->name,
+                        row->help, row->name, row->type, row->name, metrics->values[i]))
             return -1;
     }
     return 0;

@@ -69,7 +69,8 @@ void registry_add_function(struct worker *worker, const struct message *message)
                    fields[MESSAGE_FIELD_RESPONSE_FORMAT].len + fields[MESSAGE_FIELD_METADATA].len;
     if (taken)
         remove_function(server, taken);
-    if (worker->functions_len >= ENGINE_FUNCTIONS_PER_CONNECTION_MAX || worker->registered_bytes + bytes > ENGINE_REGISTERED_MAX) {
+    if (worker->functions_len >= ENGINE_FUNCTIONS_PER_CONNECTION_MAX ||
+        worker->registered_bytes + bytes > ENGINE_REGISTERED_MAX) {
         worker_drop(worker, WS_CLOSE_POLICY, "too many functions registered");
         return;
     }

@@ -97,7 +97,8 @@ static void on_process(uv_poll_t *poll, int status, int events)
     char text[64] = "";
     size_t len = 0;
     const char *answer = (const char *)buf_data(&resolution->answer);
-    while (len < resolution->answer.len && len + 1 < sizeof text && answer[len] != ' ' && answer[len] != '\t' && answer[len] != '\n')
+    while (len < resolution->answer.len && len + 1 < sizeof text && answer[len] != ' ' && answer[len] != '\t' &&
+           answer[len] != '\n')
         len++;
     memcpy(text, answer, len);
     if (WIFEXITED(child_status) && WEXITSTATUS(child_status) == 0 && is_numeric(text))
@@ -114,7 +115,7 @@ static void on_pipe(uv_poll_t *poll, int status, int events)
     char chunk[1024];
     struct err e = ERR_INIT;
     ssize_t got = fd_read(resolution->pipe_fd, chunk, sizeof chunk);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    if (got < 0 && errno == EAGAIN)
         return;
     if (got > 0) {
         if (buf_append(&resolution->answer, chunk, (size_t)got, &e))
@@ -153,7 +154,14 @@ static int start_child(struct resolution *resolution, uv_loop_t *loop, const cha
     resolution->pipe_fd = fds[0];
     char *argv[] = {(char *)"getent", (char *)"ahosts", (char *)(uintptr_t)name, NULL};
     struct jail_fd pass[] = {{write_fd, 1}};
-    struct jail_spec spec = {.name = "resolver", .program = program, .argv = argv, .fds = pass, .fds_len = 1, .ids = JAIL_IDS_NOBODY, .caps = JAIL_CAPS_DROP, .cpu_secs_max = 5};
+    struct jail_spec spec = {.name = "resolver",
+                             .program = program,
+                             .argv = argv,
+                             .fds = pass,
+                             .fds_len = 1,
+                             .ids = JAIL_IDS_NOBODY,
+                             .caps = JAIL_CAPS_DROP,
+                             .cpu_secs_max = 5};
     if (fd_set_nonblocking(fds[0], true, e) || jail_spawn(&spec, &resolution->child, e))
         return -1;
     resolution->running = true;

@@ -110,7 +110,8 @@ static void on_worker_message(void *owner, enum ws_kind kind, const uint8_t *byt
     struct message message;
     struct err e = ERR_INIT;
     metric_add(metrics, METRIC_MESSAGES_IN, 1);
-    bool telemetry = kind == WS_BINARY && len >= 4 && (!memcmp(bytes, "OTLP", 4) || !memcmp(bytes, "MTRC", 4) || !memcmp(bytes, "LOGS", 4));
+    bool telemetry =
+        kind == WS_BINARY && len >= 4 && (!memcmp(bytes, "OTLP", 4) || !memcmp(bytes, "MTRC", 4) || !memcmp(bytes, "LOGS", 4));
     if (telemetry)
         return;
     if (message_decode(bytes, len, &message, &e)) {
@@ -210,7 +211,8 @@ static struct worker *worker_new(struct server *server, const struct ws_request 
     worker->token = uuid_make();
     worker->connected_ms = clock_realtime_ns() / 1000000;
     snprintf(worker->peer, sizeof worker->peer, "%s", request->peer);
-    struct list *lists[] = {&worker->reap, &worker->functions, &worker->calls_made, &worker->calls_served, &worker->types, &worker->triggers};
+    struct list *lists[] = {&worker->reap,         &worker->functions, &worker->calls_made,
+                            &worker->calls_served, &worker->types,     &worker->triggers};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         list_init(lists[i]);
     list_add_last(&server->workers, &worker->all);
@@ -237,16 +239,15 @@ static void on_otel_close(void *owner, const struct ws_end *end)
     (void)end;
 }
 
-static const struct ws_events otel_events = {.on_piece = on_otel_piece, .on_close = on_otel_close, .queue_max = KIB, .ping_ms = 30000, .dead_ms = 75000};
+static const struct ws_events otel_events = {
+    .on_piece = on_otel_piece, .on_close = on_otel_close, .queue_max = KIB, .ping_ms = 30000, .dead_ms = 75000};
 
 /* ---- requests ---- */
 
 static void refuse(struct server *server, struct ws_answer *answer, unsigned status, const char *text)
 {
-    struct err ignored = ERR_INIT;
     metric_add(&server->base.metrics, METRIC_CONNECTIONS_REFUSED, 1);
-    answer->status = status;
-    (void)buf_append(&answer->body, text, strlen(text), &ignored);
+    ws_answer_text(answer, status, text);
 }
 
 static bool is_address(const char *name)
@@ -333,7 +334,8 @@ static void on_request(void *context, const struct ws_request *request, struct w
     } else if (!request->upgrade) {
         refuse(server, answer, worker_path ? 426 : 404, worker_path ? "This is a WebSocket" : "Not found");
     } else if (worker_path) {
-        *answer = (struct ws_answer){.status = 101, .events = &worker_events, .owner = worker_new(server, request, conn), .body = answer->body};
+        *answer = (struct ws_answer){
+            .status = 101, .events = &worker_events, .owner = worker_new(server, request, conn), .body = answer->body};
     } else if (strcmp(request->path, "/otel") == 0) {
         *answer = (struct ws_answer){.status = 101, .events = &otel_events, .body = answer->body};
     } else if (text_has_prefix(request->path, "/ws/channels/")) {
@@ -398,7 +400,7 @@ static void server_free(struct engine *engine)
     while (!list_is_empty(&server->workers)) {
         struct worker *worker = CONTAINER_OF(server->workers.next, struct worker, all);
         if (worker->conn)
-            ws_kill(worker->conn);
+            ws_close(worker->conn, WS_CLOSE_AWAY, "the engine stops");
         worker->conn = NULL;
         worker_free(worker);
     }
@@ -451,7 +453,8 @@ struct engine *server_new(uv_loop_t *loop, const struct server_config *config, u
     list_init(&server->workers);
     list_init(&server->reap);
     list_init(&server->ready_channels);
-    struct table *tables[] = {&server->workers_by_id, &server->pending, &server->channels, &server->trigger_types, &server->triggers};
+    struct table *tables[] = {&server->workers_by_id, &server->pending, &server->channels, &server->trigger_types,
+                              &server->triggers};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         table_init(tables[i]);
     uv_timer_init(loop, &server->turn);

@@ -15,8 +15,8 @@ struct server_config {
     const char *host; /* numeric address; NULL: 127.0.0.1, and ::1 where there is one */
     uint16_t port;    /* 0: a free one */
     const char *token;
-    char *const *allowed_origins; /* NULL-terminated; NULL: none */
-    const char *otlp_endpoint;    /* NULL: spans are not exported */
+    char *const *allowed_origins;                       /* NULL-terminated; NULL: none */
+    const char *otlp_endpoint;                          /* NULL: spans are not exported */
     void (*on_metrics)(void *context, struct buf *out); /* appended to /metrics; may be NULL */
     void *metrics_context;
 };

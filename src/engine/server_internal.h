@@ -47,7 +47,7 @@ static inline struct server *server_of(struct engine *engine)
 /* Queues a message (it starts with WS_HEADROOM). A worker whose queue is full is ended; -1 then, or when it is ended. */
 int worker_send(struct worker *worker, struct buf *message);
 void worker_drop(struct worker *worker, unsigned code, const char *reason); /* ends the connection; cleaned up next turn */
-struct buf message_begin(void);                                            /* a buffer with its headroom */
+struct buf message_begin(void);                                             /* a buffer with its headroom */
 void server_turn_soon(struct server *server);
 
 /* registry.c: what workers register */
@@ -111,6 +111,7 @@ void channels_turn(struct server *server);
 void channels_sweep(struct server *server);
 void channels_done(struct server *server);
 struct channel_reader *channels_open_reader(struct engine *engine, const struct channel_ref *ref,
-                                            const struct channel_reader_events *events, void *context, bool paused, struct err *e);
+                                            const struct channel_reader_events *events, void *context, bool paused,
+                                            struct err *e);
 struct channel_writer *channels_open_writer(struct engine *engine, const struct channel_ref *ref,
                                             const struct channel_writer_events *events, void *context, struct err *e);

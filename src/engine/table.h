@@ -10,7 +10,10 @@ struct list {
     struct list *next, *prev;
 };
 
-#define LIST_INIT(name) {&(name), &(name)}
+#define LIST_INIT(name)                                                                                                          \
+    {                                                                                                                            \
+        &(name), &(name)                                                                                                         \
+    }
 #define CONTAINER_OF(pointer, type, member)                                                                                      \
     ((type *)(void *)((char *)(1 ? (pointer) : &((type *)0)->member) - offsetof(type, member)))
 
@@ -55,6 +58,6 @@ void table_init(struct table *table) __attribute__((nonnull));
 void table_done(struct table *table) __attribute__((nonnull)); /* CHECKs that it is empty */
 struct table_entry *table_find(const struct table *table, const char *key) __attribute__((nonnull));
 void table_add(struct table *table, struct table_entry *entry, const char *key) __attribute__((nonnull)); /* CHECKs: new key */
-void table_remove(struct table *table, struct table_entry *entry) __attribute__((nonnull));              /* CHECKs: is there */
+void table_remove(struct table *table, struct table_entry *entry) __attribute__((nonnull));               /* CHECKs: is there */
 /* Walks all entries, in no order; start with NULL. Nothing may be added or removed on the way. */
 struct table_entry *table_next(const struct table *table, const struct table_entry *entry) __attribute__((nonnull(1)));

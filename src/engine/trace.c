@@ -29,8 +29,9 @@ static bool is_lower_hex(const char *text, size_t len)
 
 bool trace_parse(const char *traceparent, struct trace_context *ret_context)
 {
-    if (strlen(traceparent) < 55 || !is_lower_hex(traceparent, 2) || traceparent[2] != '-' || !is_lower_hex(traceparent + 3, 32) ||
-        traceparent[35] != '-' || !is_lower_hex(traceparent + 36, 16) || traceparent[52] != '-' || !is_lower_hex(traceparent + 53, 2))
+    if (strlen(traceparent) < 55 || !is_lower_hex(traceparent, 2) || traceparent[2] != '-' ||
+        !is_lower_hex(traceparent + 3, 32) || traceparent[35] != '-' || !is_lower_hex(traceparent + 36, 16) ||
+        traceparent[52] != '-' || !is_lower_hex(traceparent + 53, 2))
         return false;
     /* Version ff is forbidden; 00 has exactly these fields, later ones may have more behind a dash. */
     if (strncmp(traceparent, "ff", 2) == 0 || (traceparent[55] && (strncmp(traceparent, "00", 2) == 0 || traceparent[55] != '-')))
@@ -47,13 +48,15 @@ bool trace_parse(const char *traceparent, struct trace_context *ret_context)
 static int write_span(const struct span *span, struct buf *out, struct err *e)
 {
     if (buf_appendf(out, e, "{\"traceId\":\"%s\",\"spanId\":\"%s\",", span->trace_id, span->span_id) ||
-        (span->parent_id[0] && buf_appendf(out, e, "\"parentSpanId\":\"%s\",", span->parent_id)) || buf_appendf(out, e, "\"name\":") ||
-        json_append_string(out, span->name, strlen(span->name), e) ||
-        buf_appendf(out, e, ",\"kind\":2,\"startTimeUnixNano\":\"%" PRIu64 "\",\"endTimeUnixNano\":\"%" PRIu64 "\"", span->started_ns, span->ended_ns))
+        (span->parent_id[0] && buf_appendf(out, e, "\"parentSpanId\":\"%s\",", span->parent_id)) ||
+        buf_appendf(out, e, "\"name\":") || json_append_string(out, span->name, strlen(span->name), e) ||
+        buf_appendf(out, e, ",\"kind\":2,\"startTimeUnixNano\":\"%" PRIu64 "\",\"endTimeUnixNano\":\"%" PRIu64 "\"",
+                    span->started_ns, span->ended_ns))
         return -1;
     if (!span->error_code[0])
         return buf_appendf(out, e, ",\"status\":{\"code\":1}}");
-    if (buf_appendf(out, e, ",\"status\":{\"code\":2,\"message\":") || json_append_string(out, span->error_code, strlen(span->error_code), e))
+    if (buf_appendf(out, e, ",\"status\":{\"code\":2,\"message\":") ||
+        json_append_string(out, span->error_code, strlen(span->error_code), e))
         return -1;
     return buf_appendf(out, e, "}}");
 }
@@ -125,7 +128,7 @@ static void export_end(struct export *export, const char *failure)
     if (!tracer)
         return;
     tracer->export = NULL;
-    metric_add(tracer->metrics, failure ? METRIC_SPANS_DROPPED : METRIC_SPANS_EXPORTED, (int64_t)export->spans_len);
+    metric_add(tracer->metrics, failure ? METRIC_SPANS_DROPPED : METRIC_SPANS_EXPORTED, (int64_t) export->spans_len);
     if (failure && !tracer->failing)
         log_warn("export of spans to %s: %s, dropping them", tracer->url.host, failure);
     tracer->failing = failure != NULL;
@@ -177,7 +180,8 @@ static void on_connected(uv_connect_t *connect, int status)
     }
     uv_buf_t bytes = uv_buf_init((char *)(uintptr_t)buf_data(&export->body), (unsigned)export->body.len);
     export->write.data = export;
-    if (uv_read_start((uv_stream_t *)&export->tcp, on_alloc, on_read) || uv_write(&export->write, (uv_stream_t *)&export->tcp, &bytes, 1, on_written))
+    if (uv_read_start((uv_stream_t *)&export->tcp, on_alloc, on_read) ||
+        uv_write(&export->write, (uv_stream_t *)&export->tcp, &bytes, 1, on_written))
         export_end(export, "the connection broke at once");
 }
 
@@ -207,7 +211,9 @@ static int build_request(struct tracer *tracer, const struct span *spans, size_t
     if (spans_write(spans, len, &body, e))
         return -1;
     const char *path = strcmp(tracer->url.path, "/") == 0 ? "" : tracer->url.path;
-    if (buf_appendf(out, e, "POST %s/v1/traces HTTP/1.1\r\nHost: %s:%u\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+    if (buf_appendf(out, e,
+                    "POST %s/v1/traces HTTP/1.1\r\nHost: %s:%u\r\nContent-Type: application/json\r\nContent-Length: "
+                    "%zu\r\nConnection: close\r\n\r\n",
                     path, tracer->url.host, tracer->url.port, body.len))
         return -1;
     return buf_append(out, buf_data(&body), body.len, e);
@@ -281,7 +287,8 @@ void tracer_free(struct tracer *tracer)
     uv_close((uv_handle_t *)&tracer->timer, on_tracer_closed);
 }
 
-void tracer_add(struct tracer *tracer, const char *name, const char *traceparent, uint64_t started_ns, uint64_t ended_ns, const char *error_code)
+void tracer_add(struct tracer *tracer, const char *name, const char *traceparent, uint64_t started_ns, uint64_t ended_ns,
+                const char *error_code)
 {
     if (!tracer)
         return;

@@ -35,4 +35,5 @@ struct span {
     uint64_t started_ns, ended_ns;
 };
 /* The body of one export. Pure. */
-int spans_write(const struct span *spans, size_t len, struct buf *out, struct err *e) __attribute__((nonnull, warn_unused_result));
+int spans_write(const struct span *spans, size_t len, struct buf *out, struct err *e)
+    __attribute__((nonnull, warn_unused_result));

@@ -46,7 +46,8 @@ static void send_trigger(struct worker *to, enum message_kind kind, const struct
     struct err e = ERR_INIT;
     auto_buf out = message_begin();
     bool full = kind != MESSAGE_UNREGISTER_TRIGGER;
-    struct message_trigger message = {.id = trigger->id, .trigger_type = trigger->type, .function_id = full ? trigger->function_id : NULL, .error = error};
+    struct message_trigger message = {
+        .id = trigger->id, .trigger_type = trigger->type, .function_id = full ? trigger->function_id : NULL, .error = error};
     if (kind == MESSAGE_REGISTER_TRIGGER) {
         message.config = slice_of(trigger->config);
         message.metadata = slice_of(trigger->metadata);
@@ -136,7 +137,8 @@ void trigger_add(struct worker *worker, const struct message *message)
         return;
     }
     struct trigger *trigger = xcalloc(1, sizeof *trigger);
-    *trigger = (struct trigger){.worker = worker, .bytes = bytes, .id = STEAL_PTR(id), .type = STEAL_PTR(type_id), .function_id = STEAL_PTR(function_id)};
+    *trigger = (struct trigger){
+        .worker = worker, .bytes = bytes, .id = STEAL_PTR(id), .type = STEAL_PTR(type_id), .function_id = STEAL_PTR(function_id)};
     if (fields[MESSAGE_FIELD_CONFIG].text)
         trigger->config = strndup(fields[MESSAGE_FIELD_CONFIG].text, fields[MESSAGE_FIELD_CONFIG].len);
     if (fields[MESSAGE_FIELD_METADATA].text)

@@ -9,5 +9,5 @@ struct uuid {
 };
 
 struct uuid uuid_make(void);
-bool uuid_is_valid(const char *text) __attribute__((nonnull)); /* 8-4-4-4-12 hex digits, any version */
+bool uuid_is_valid(const char *text) __attribute__((nonnull));                         /* 8-4-4-4-12 hex digits, any version */
 bool text_equals_constant_time(const char *a, const char *b) __attribute__((nonnull)); /* for secrets; lengths may leak */

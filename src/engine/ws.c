@@ -22,8 +22,9 @@
 static_assert(WS_HEADROOM >= LWS_PRE, "libwebsockets writes its frame head in front of the payload");
 
 #define SWEEP_MS 1000u
+#define STOP_MS 1000u /* for the close frames of the connections that were closed last */
 #define HANDSHAKE_MS 10000u
-#define CLOSING_MS 5000u        /* for a peer that does not take our last bytes and close frame */
+#define CLOSING_MS 5000u         /* for a peer that does not take our last bytes and close frame */
 #define WRITE_BUDGET (256 * KIB) /* per turn of one connection, so that others get theirs */
 #define READ_BUFFER (64 * KIB)
 #define CONNECTIONS_EXTRA 64u /* accepted past the limit, only to be told 503 */
@@ -414,7 +415,8 @@ static int respond(struct lws *wsi, const struct ws_answer *answer)
     uint8_t head[LWS_PRE + 512], *p = head + LWS_PRE, *end = head + sizeof head - 1;
     const char *type = answer->type ? answer->type : "text/plain";
     if (lws_add_http_common_headers(wsi, answer->status, type, answer->body.len, &p, end) ||
-        lws_add_http_header_by_name(wsi, (const unsigned char *)"cache-control:", (const unsigned char *)"no-store", 8, &p, end) ||
+        lws_add_http_header_by_name(wsi, (const unsigned char *)"cache-control:", (const unsigned char *)"no-store", 8, &p,
+                                    end) ||
         lws_finalize_write_http_header(wsi, head + LWS_PRE, &p, end))
         return -1;
     if (!answer->body.len)
@@ -425,6 +427,12 @@ static int respond(struct lws *wsi, const struct ws_answer *answer)
     int written = lws_write(wsi, copy + LWS_PRE, answer->body.len, LWS_WRITE_HTTP_FINAL);
     free(copy);
     return written < 0 ? -1 : 0;
+}
+
+void ws_answer_text(struct ws_answer *answer, unsigned status, const char *text)
+{
+    struct err e = ERR_INIT;
+    answer->status = buf_append(&answer->body, text, strlen(text), &e) ? 500 : status;
 }
 
 static const char *header(struct lws *wsi, enum lws_token_indexes token, char *text, size_t size)
@@ -442,7 +450,7 @@ bool ws_request_query(const struct ws_request *request, const char *name, char *
 }
 
 /* 0: go on with the upgrade. 1: answered. -1: drop. */
-static int on_request(struct ws_conn *conn, bool upgrade, const char *protocol)
+static int decide(struct ws_conn *conn, bool upgrade, const char *protocol)
 {
     if (!conn || !conn->listener || conn->state != CONN_HTTP || (upgrade && strcasecmp(protocol, "websocket") != 0))
         return -1;
@@ -455,9 +463,7 @@ static int on_request(struct ws_conn *conn, bool upgrade, const char *protocol)
     request.authorization = header(conn->wsi, WSI_TOKEN_HTTP_AUTHORIZATION, authorization, sizeof authorization);
     struct ws_answer answer = {.status = 404, .body = BUF_INIT(MIB)};
     if (conn->service->conns_len > ENGINE_CONNECTIONS_MAX) {
-        struct err ignored = ERR_INIT;
-        answer.status = 503;
-        (void)buf_appendf(&answer.body, &ignored, "Too many connections");
+        ws_answer_text(&answer, 503, "Too many connections");
     } else if (request.path) {
         conn->listener->on_request(conn->listener->context, &request, conn, &answer);
     }
@@ -580,15 +586,15 @@ static int make_client_vhost(struct ws_service *service, struct err *e)
     return 0;
 }
 
-struct ws_conn *ws_connect(struct ws_service *service, const struct ws_target *target, const struct ws_events *events, void *owner,
-                           struct err *e)
+struct ws_conn *ws_connect(struct ws_service *service, const struct ws_target *target, const struct ws_events *events,
+                           void *owner, struct err *e)
 {
     if (make_client_vhost(service, e))
         return NULL;
     struct ws_conn *conn = conn_new(service, CONN_CONNECTING);
     conn->token = target->token ? xstrdup(target->token) : NULL;
     auto_free char *host = strchr(target->host, ':') ? xasprintf("[%s]:%u", target->host, target->port)
-                                                      : xasprintf("%s:%u", target->host, target->port);
+                                                     : xasprintf("%s:%u", target->host, target->port);
     struct lws_client_connect_info info = {
         .context = service->context,
         .vhost = service->client,
@@ -623,8 +629,8 @@ static int add_token(struct ws_conn *conn, uint8_t **place, size_t len)
     if (!conn->token)
         return 0;
     auto_free char *value = xasprintf("Bearer %s", conn->token);
-    return lws_add_http_header_by_token(conn->wsi, WSI_TOKEN_HTTP_AUTHORIZATION, (unsigned char *)value, (int)strlen(value), place,
-                                        *place + len);
+    return lws_add_http_header_by_token(conn->wsi, WSI_TOKEN_HTTP_AUTHORIZATION, (unsigned char *)value, (int)strlen(value),
+                                        place, *place + len);
 }
 
 static void on_connect_error(struct ws_conn *conn, const char *text, size_t len)
@@ -662,9 +668,9 @@ static int on_lws(struct lws *wsi, enum lws_callback_reasons reason, void *user,
     struct ws_conn *conn = wsi ? lws_get_opaque_user_data(wsi) : NULL;
     switch ((int)reason) {
     case LWS_CALLBACK_HTTP_CONFIRM_UPGRADE:
-        return on_request(conn, true, in);
+        return decide(conn, true, in);
     case LWS_CALLBACK_HTTP:
-        return on_request(conn, false, NULL) < 0 ? -1 : 0;
+        return decide(conn, false, NULL) < 0 ? -1 : 0;
     default:
         break;
     }
@@ -815,7 +821,8 @@ struct ws_service *ws_service_new(uv_loop_t *loop, bool tls, struct err *e)
         err_set(e, ERR_ENVIRONMENT, "libwebsockets does not start on libuv (is libwebsockets-evlib-uv installed?)");
         return NULL;
     }
-    struct lws_context_creation_info vhost = {.port = CONTEXT_PORT_NO_LISTEN_SERVER, .protocols = protocols, .vhost_name = "server"};
+    struct lws_context_creation_info vhost = {
+        .port = CONTEXT_PORT_NO_LISTEN_SERVER, .protocols = protocols, .vhost_name = "server"};
     vhost.retry_and_idle_policy = &no_validity_checks;
     vhost.keepalive_timeout = HANDSHAKE_MS / 1000;
     service->server = lws_create_vhost(service->context, &vhost);
@@ -838,10 +845,24 @@ static void on_service_closed(uv_handle_t *handle)
         free(service);
 }
 
+static void on_stop_timer(uv_timer_t *timer)
+{
+    struct ws_service *service = timer->data;
+    for (struct list *item = service->conns.next; item != &service->conns; item = item->next)
+        CONTAINER_OF(item, struct ws_conn, all)->state = CONN_DEAD;
+    lws_context_destroy(service->context);
+    uv_close((uv_handle_t *)&service->sweep, on_service_closed);
+}
+
+/* The last connection is gone: the rest is done outside of libwebsockets' callbacks. */
 static void service_freed_conn(struct ws_service *service)
 {
-    if (service->stopping && !service->context && !service->conns_len)
+    if (!service->stopping || service->conns_len)
+        return;
+    if (!service->context)
         free(service);
+    else if (!uv_is_closing((uv_handle_t *)&service->sweep))
+        uv_timer_start(&service->sweep, on_stop_timer, 0, 0);
 }
 
 static void on_listener_closed(uv_handle_t *handle)
@@ -863,12 +884,11 @@ void ws_service_free(struct ws_service *service)
     }
     for (struct list *item = service->conns.next; item != &service->conns; item = item->next) {
         struct ws_conn *conn = CONTAINER_OF(item, struct ws_conn, all);
-        conn->events = NULL;
         conn->listener = NULL;
-        conn->state = CONN_DEAD;
+        if (conn->state != CONN_CLOSING)
+            ws_kill(conn);
     }
-    lws_context_destroy(service->context);
-    uv_close((uv_handle_t *)&service->sweep, on_service_closed);
+    uv_timer_start(&service->sweep, on_stop_timer, list_is_empty(&service->conns) ? 0 : STOP_MS, 0);
 }
 
 size_t ws_service_held(const struct ws_service *service)

@@ -20,7 +20,13 @@
 #define WS_HEADROOM 16 /* free bytes in front of a message given to ws_send */
 
 enum ws_kind { WS_TEXT, WS_BINARY };
-enum ws_close_code { WS_CLOSE_NORMAL = 1000, WS_CLOSE_AWAY = 1001, WS_CLOSE_POLICY = 1008, WS_CLOSE_TOO_BIG = 1009, WS_CLOSE_LOST = 1011 };
+enum ws_close_code {
+    WS_CLOSE_NORMAL = 1000,
+    WS_CLOSE_AWAY = 1001,
+    WS_CLOSE_POLICY = 1008,
+    WS_CLOSE_TOO_BIG = 1009,
+    WS_CLOSE_LOST = 1011
+};
 
 struct ws_service;
 struct ws_conn;
@@ -47,7 +53,8 @@ struct ws_events {
 
 /* tls: whether wss targets will be connected to. */
 struct ws_service *ws_service_new(uv_loop_t *loop, bool tls, struct err *e) __attribute__((nonnull, warn_unused_result));
-/* Drops every connection without events and frees itself once the loop has run its close callbacks. */
+/* Drops every connection without events, but for those that ws_close is closing, which get up to a second. Frees itself once
+ * the loop has run its close callbacks. */
 void ws_service_free(struct ws_service *service);
 size_t ws_service_held(const struct ws_service *service) __attribute__((nonnull)); /* unsent and half-received bytes */
 
@@ -69,6 +76,8 @@ struct ws_answer {
     struct buf body;
 };
 
+void ws_answer_text(struct ws_answer *answer, unsigned status, const char *text) __attribute__((nonnull));
+
 /* Decides on one request. For an upgrade it accepts, it puts `conn` into its owner. */
 typedef void (*ws_on_request)(void *context, const struct ws_request *request, struct ws_conn *conn, struct ws_answer *answer);
 
@@ -84,8 +93,8 @@ struct ws_target {
     const char *path;
     const char *token; /* NULL: no Authorization header */
 };
-struct ws_conn *ws_connect(struct ws_service *service, const struct ws_target *target, const struct ws_events *events, void *owner,
-                           struct err *e) __attribute__((nonnull, warn_unused_result));
+struct ws_conn *ws_connect(struct ws_service *service, const struct ws_target *target, const struct ws_events *events,
+                           void *owner, struct err *e) __attribute__((nonnull, warn_unused_result));
 
 /* Queues one text message: `message` starts with WS_HEADROOM free bytes; its memory is taken over. ERR_LIMIT when the queue
  * is full (nothing is queued then). */
