@@ -14,6 +14,7 @@
 
 #define TOOLS_MAX 3
 #define LINES_MAX 4096
+#define LINE_MAX_BYTES 600 /* of one line in a message */
 
 /* What a host tool needs from our environment; anything else would make images differ from user to user. */
 static const char *const KEPT_ENV[] = {"HOME",      "APT_CONFIG", "http_proxy", "https_proxy", "ftp_proxy",
@@ -108,7 +109,7 @@ int tool_error(const struct tool *tool, enum err_code code, struct err *e)
 /* Keeps the newest words: whole lines go at the front. */
 static void add_to_tail(struct tool *tool, const char *line)
 {
-    size_t len = strnlen(line, 300), used = strlen(tool->tail);
+    size_t len = strnlen(line, LINE_MAX_BYTES), used = strlen(tool->tail);
     while (used && used + len + 3 > sizeof tool->tail) {
         const char *next = strstr(tool->tail, "; ");
         size_t cut = next ? (size_t)(next - tool->tail) + 2 : used;
