@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/mount.h"
 
+#include "agent/device.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
 
@@ -11,7 +11,6 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #define MODULES_DIR "/modules"
 #define HARMLESS (MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -62,14 +61,17 @@ void mount_load_modules(void)
     rmdir(MODULES_DIR);
 }
 
-static int wait_for(const char *path, struct err *e)
+static bool exists(void *path)
 {
-    uint64_t end_ms = clock_now_ms() + AGENT_DEVICE_WAIT_MS;
-    while (access(path, F_OK)) { /* drivers probe before their module has loaded: it is nearly always there */
-        if (clock_now_ms() >= end_ms)
-            return err_set(e, ERR_BOOT, "no device '%s' within %d ms", path, AGENT_DEVICE_WAIT_MS);
-        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
-    }
+    return access(path, F_OK) == 0;
+}
+
+static int wait_for(const struct mount_row *row, struct err *e)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s", row->source);
+    if (!device_wait(exists, path, AGENT_DEVICE_WAIT_MS)) /* drivers probe while they load: it is nearly always there */
+        return err_set(e, ERR_BOOT, "no device '%s' within %d ms", path, AGENT_DEVICE_WAIT_MS);
     return 0;
 }
 
@@ -108,7 +110,7 @@ int mount_root(struct root *ret_root, struct err *e)
 {
     static const struct mount_row image = {"/dev/vda", "/lower", "ext4", MS_RDONLY, "noload"};
     static const struct mount_row disk = {"/dev/vdb", "/rw", "ext4", MS_NOATIME, "discard,noinit_itable"};
-    if (wait_for(image.source, e) || mount_one(&image, e) || wait_for(disk.source, e) || mount_one(&disk, e) || mount_overlay(e))
+    if (wait_for(&image, e) || mount_one(&image, e) || wait_for(&disk, e) || mount_one(&disk, e) || mount_overlay(e))
         return -1;
     auto_close upper = open(disk.target, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (upper < 0)
