@@ -2,7 +2,9 @@
 #include "agent/mount.h"
 
 #include "agent/device.h"
+#include "base/alloc.h"
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/limits.h"
 #include "base/log.h"
 
@@ -44,20 +46,31 @@ int mount_kernel_files(struct err *e)
     return 0;
 }
 
+static void load_module(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, MODULES_DIR "/%.80s.ko", name);
+    auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return; /* built in, or not wanted: what is really missing shows when it is used */
+    if (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST)
+        log_error("module %s: %s, ignoring", name, strerror(errno));
+    unlink(path); /* the initramfs is memory */
+}
+
 void mount_load_modules(void)
 {
-    static const char *const names[] = {"virtio_ring",    "virtio",   "virtio_mmio",  "virtio_blk", "overlay",
-                                        "virtio_console", "failover", "net_failover", "virtio_net"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char path[64];
-        snprintf(path, sizeof path, MODULES_DIR "/%s.ko", names[i]);
-        auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            continue; /* built in, or not wanted: what is really missing shows when it is used */
-        if (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST)
-            log_error("module %s: %s, ignoring", names[i], strerror(errno));
-        unlink(path); /* the initramfs is memory */
-    }
+    static const char usual[] = "virtio_ring\nvirtio\nvirtio_mmio\nvirtio_blk\noverlay\nvirtio_console\n"
+                                "failover\nnet_failover\nvirtio_net\n";
+    struct err e = ERR_INIT;
+    auto_free char *order = NULL;
+    if (file_read(MODULES_DIR "/order", SMALL_FILE_MAX, &order, NULL, &e))
+        order = xstrdup(usual);
+    char *rest = order;
+    for (char *name; (name = strsep(&rest, "\n"));)
+        if (*name)
+            load_module(name);
+    unlink(MODULES_DIR "/order");
     rmdir(MODULES_DIR);
 }
 
