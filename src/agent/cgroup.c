@@ -73,6 +73,8 @@ static void limit_exec_group(struct cgroups *groups)
     if (pids > pid_max)
         pids = pid_max;
     pids = pids > 2 * AGENT_PIDS_RESERVE ? pids - AGENT_PIDS_RESERVE : pids / 2;
+    if (pids > AGENT_PIDS_MAX)
+        pids = AGENT_PIDS_MAX;
     groups->leaf_pids_max = pids - pids / 8;
     snprintf(text, sizeof text, "%llu", (unsigned long long)pids);
     write_at(groups->exec_dirfd, "pids.max", text);

@@ -309,6 +309,8 @@ static void on_end(void *owner, uint32_t events)
         else if (ioctl(output->source.fd, FIONREAD, &held))
             held = 0;
         output->owed = held > 0 ? (uint64_t)held : 0;
+        if (job->exit.reason == WIRE_CANCELLED && output->owed > output->credit.window)
+            output->owed = output->credit.window; /* who cancels may have stopped reading */
     }
     /* A terminal does not tell how much it holds: it is read to its end (EIO), or for a moment where an orphan keeps it. */
     struct err e = ERR_INIT;

@@ -233,7 +233,7 @@ static void serve(struct link *link, struct stream *stream, const struct wire_re
     case WIRE_OP_EXEC:
         if (link->options.owns_machine)
             identity_set_clock(request->exec.realtime_ns);
-        /* fall through */
+        __attribute__((fallthrough));
     case WIRE_OP_TAR_IN:
     case WIRE_OP_TAR_OUT:
     case WIRE_OP_WRITE:
