@@ -13,7 +13,7 @@
 
 static struct user ann(void)
 {
-    static char name[] = "ann", home[] = "/home/ann", shell[] = "/bin/zsh";
+    static char name[] = "ann", home[] = "/people/ann", shell[] = "/bin/zsh";
     return (struct user){.uid = 1000, .name = name, .home = home, .shell = shell};
 }
 

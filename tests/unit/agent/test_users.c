@@ -9,8 +9,8 @@ static const char passwd[] = "# a comment\n"
                              "broken\n"
                              "bad:x:notanumber:1:::\n"
                              "www:x:33:33:web:/var/www:/usr/sbin/nologin\n"
-                             "1000:x:77:78::/home/digits:\n"
-                             "ann:x:1000:1000:Ann,,,:/home/ann:/bin/sh"; /* no newline at the end */
+                             "1000:x:77:78::/people/digits:\n"
+                             "ann:x:1000:1000:Ann,,,:/people/ann:/bin/sh"; /* no newline at the end */
 static const char group[] = "root:x:0:\n"
                             "www:x:33:\n"
                             "disk:x:6:ann,www\n"
@@ -40,9 +40,9 @@ static void test_resolve_by_name_and_number(void **state)
     check("", 0, 0, "root", "/root", "/bin/bash");
     check("www", 33, 33, "www", "/var/www", "/usr/sbin/nologin");
     check("33", 33, 33, "www", "/var/www", "/usr/sbin/nologin");
-    check("ann", 1000, 1000, "ann", "/home/ann", "/bin/sh");
-    check("ann:disk", 1000, 6, "ann", "/home/ann", "/bin/sh");
-    check("ann:12345", 1000, 12345, "ann", "/home/ann", "/bin/sh");
+    check("ann", 1000, 1000, "ann", "/people/ann", "/bin/sh");
+    check("ann:disk", 1000, 6, "ann", "/people/ann", "/bin/sh");
+    check("ann:12345", 1000, 12345, "ann", "/people/ann", "/bin/sh");
     check("4000", 4000, 0, "4000", "/", "/bin/sh");
     check("4000:audio", 4000, 29, "4000", "/", "/bin/sh");
 }
@@ -50,7 +50,7 @@ static void test_resolve_by_name_and_number(void **state)
 static void test_resolve_prefers_a_name_of_digits(void **state)
 {
     (void)state;
-    check("1000", 77, 78, "1000", "/home/digits", "/bin/sh");
+    check("1000", 77, 78, "1000", "/people/digits", "/bin/sh");
 }
 
 static void test_resolve_finds_supplementary_groups(void **state)
