@@ -3,8 +3,9 @@
  *   0  the archive     1  a line of JSON now and then: {"input":BYTES} as progress, {"done":{..}} at the end
  *   2  on failure one line: the wire code, a blank, the reason     3  the image: an empty regular file, read-write
  * and locks itself down before the first byte is read. Two more ways move a user's files in and out of a guest, locked into
- * the folder on descriptor 3: pack writes one entry of it as a tar to 1, unpack makes one entry of it from the tar on 0.
- * Usage: iii-sandbox-image tar|tar-compressed | pack NAME AS | unpack NAME */
+ * the folder on descriptor 3: pack writes one entry of it as a tar to 1 (pack-image: all of it, exactly, for an image), unpack
+ * makes one entry of it from the tar on 0. Usage: iii-sandbox-image tar|tar-compressed | pack NAME AS | pack-image | unpack NAME
+ */
 #include "base/err.h"
 #include "base/file.h"
 #include "base/limits.h"
@@ -24,35 +25,11 @@
 #define IMAGE_FD 3
 
 static const char *const SYSCALLS[] = {
-    "read",
-    "write",
-    "pread64",
-    "pwrite64",
-    "lseek",
-    "fallocate",
-    "ftruncate",
-    "fstat",
-    "newfstatat",
-    "mmap",
-    "munmap",
-    "mremap",
-    "brk",
-    "madvise",
-    "mprotect",
-    "exit",
-    "exit_group",
-    "futex",
-    "getpid",
-    "gettid",
-    "tgkill",
-    "rt_sigprocmask",
-    "rt_sigaction",
-    "rt_sigreturn",
-    "clock_gettime",
-    "sysinfo",
-    /* sysinfo: qsort */ "getrandom",
-    "close",
-    NULL,
+    "read",           "write",        "pread64",      "pwrite64",      "lseek",   "fallocate", "ftruncate",
+    "fstat",          "newfstatat",   "mmap",         "munmap",        "mremap",  "brk",       "madvise",
+    "mprotect",       "exit",         "exit_group",   "futex",         "getpid",  "gettid",    "tgkill",
+    "rt_sigprocmask", "rt_sigaction", "rt_sigreturn", "clock_gettime", "sysinfo", /* of qsort */
+    "getrandom",      "close",        NULL,
 };
 
 static const char *const FILE_SYSCALLS[] = {
@@ -114,16 +91,15 @@ static int lock_into_folder(struct err *e)
     return jail_lockdown_into(IMAGE_FD, FILE_SYSCALLS, &missing, e);
 }
 
-static int pack(const char *name, const char *as, struct err *e)
+static int pack(const char *name, const char *as, const struct pack_options *options, struct err *e)
 {
-    static const struct pack_options options = {.keep_owners = false};
     struct pack_summary summary;
     if (lock_into_folder(e))
         return -1;
     int folder = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
         return err_sys(e, errno, "open the folder");
-    return pack_tree(folder, name, as, STDOUT_FILENO, &options, &summary, e);
+    return pack_tree(folder, name, as, STDOUT_FILENO, options, &summary, e);
 }
 
 static int unpack(const char *name, struct err *e)
@@ -150,10 +126,12 @@ static int run(int argc, char **argv, struct err *e)
     if (argc == 2 && strcmp(argv[1], "tar-compressed") == 0)
         return image(true, e);
     if (argc == 4 && strcmp(argv[1], "pack") == 0)
-        return pack(argv[2], argv[3], e);
+        return pack(argv[2], argv[3], &(struct pack_options){.keep_owners = false}, e);
+    if (argc == 2 && strcmp(argv[1], "pack-image") == 0)
+        return pack(".", ".", &(struct pack_options){.keep_owners = true, .keep_xattrs = true, .exact = true}, e);
     if (argc == 3 && strcmp(argv[1], "unpack") == 0)
         return unpack(argv[2], e);
-    return err_set(e, ERR_USAGE, "usage: iii-sandbox-image tar|tar-compressed | pack NAME AS | unpack NAME");
+    return err_set(e, ERR_USAGE, "usage: iii-sandbox-image tar|tar-compressed | pack NAME AS | pack-image | unpack NAME");
 }
 
 int main(int argc, char **argv)

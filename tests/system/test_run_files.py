@@ -51,7 +51,7 @@ def test_folder_goes_in_and_comes_back_the_same(sandbox, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     make_tree(source)
-    done = sandbox.run("run", "--file", f"{source}:/work/tree", "--out", f"/work/tree:{tmp_path}/back", IMAGE, "--", "/work/tree/sub/deep/run.sh")
+    done = sandbox.run("run", "--file", f"{source}:/srv/tree", "--out", f"/srv/tree:{tmp_path}/back", IMAGE, "--", "/srv/tree/sub/deep/run.sh")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"ran\n", b"")
     assert describe(tmp_path / "back") == describe(source)
 

@@ -52,6 +52,8 @@ static void test_probe_names_a_missing_device(void **state)
 static void test_probe_names_missing_rights(void **state)
 {
     (void)state;
+    if (geteuid() != 0)
+        skip(); /* an ordinary user may open its own files */
     auto_free char *device = write_file("closed", "", 0600);
     char text[256];
     int ends[2];
@@ -62,10 +64,7 @@ static void test_probe_names_missing_rights(void **state)
             (syscall(SYS_setgroups, 0, NULL) || setresgid(65533, 65533, 65533) || setresuid(65533, 65533, 65533)))
             _exit(1);
         struct kvm_probe p;
-        if (geteuid() == 65533)
-            kvm_probe_device(device, &p);
-        else
-            snprintf(p.reason, sizeof p.reason, "open %s: Permission denied", device); /* an ordinary user owns its files */
+        kvm_probe_device(device, &p);
         _exit(fd_write(ends[1], p.reason, sizeof p.reason) == (ssize_t)sizeof p.reason ? 0 : 1);
     }
     assert_int_equal(fd_read(ends[0], text, sizeof text), sizeof text);

@@ -17,7 +17,7 @@
 
 #include "unit.h"
 
-#define DEADLINE_MS 60000 /* a busy machine is slow, not wrong */
+#define DEADLINE_MS 40000 /* a busy machine is slow, not wrong */
 
 struct machine {
     struct vm *vm;
@@ -28,6 +28,13 @@ struct machine {
 
 static uv_loop_t loop;
 static char *folder, *real_path;
+static struct vm *live; /* freed after a test that failed half-way */
+
+static void free_vm(struct vm *vm)
+{
+    live = NULL;
+    vm_free(vm);
+}
 
 static int count_descriptors(void)
 {
@@ -41,8 +48,9 @@ static int count_descriptors(void)
 static int before_all(void **state)
 {
     (void)state;
+    const char *path = getenv("PATH");
     folder = xstrdup("/tmp/iii-test-qemu-XXXXXX");
-    real_path = xstrdup(getenv("PATH"));
+    real_path = xstrdup(path ? path : "/usr/bin:/bin");
     if (uv_loop_init(&loop) || uv_loop_close(&loop)) /* the first loop of a process opens descriptors that stay */
         return -1;
     return mkdtemp(folder) && chmod(folder, 0755) == 0 ? 0 : -1;
@@ -68,6 +76,7 @@ static int before(void **state)
 /* After each test: nothing is left, neither memory of handles nor descriptors nor processes. */
 static int after(void **state)
 {
+    free_vm(live);
     uv_run(&loop, UV_RUN_DEFAULT);
     if (uv_loop_close(&loop))
         return -1;
@@ -82,7 +91,7 @@ static void on_end(void *context, const struct err *reason)
     m->ends++;
     m->reason = *reason;
     if (m->free_at_end) {
-        vm_free(m->vm);
+        free_vm(m->vm);
         m->vm = NULL;
     }
 }
@@ -117,15 +126,16 @@ static int make_kernel(const char *text, bool reset)
     image[0x1ff] = 0xaa;
     image[0x200] = 0xeb;
     image[0x201] = 0x5e;
-    memcpy(image + 0x202, "HdrS", 4);
+    static const uint8_t magic[] = {'H', 'd', 'r', 'S'};
+    memcpy(image + 0x202, magic, sizeof magic);
     image[0x206] = 0x0c;
     image[0x207] = 0x02;
     image[0x211] = 1; /* loaded high */
     memset(image + 0x22c, 0x7f, 4);
     memcpy(image + 0x260, print, sizeof print);
     memcpy(image + 0x260 + sizeof print, reset ? fault : hang, reset ? sizeof fault : sizeof hang);
-    assert_true(strlen(text) < 0x100);
-    memcpy(image + 0x290, text, strlen(text));
+    for (size_t i = 0; text[i]; i++)
+        image[0x290 + i] = (uint8_t)text[i];
     return make_file(image, sizeof image);
 }
 
@@ -148,6 +158,7 @@ static int start(struct machine *m, struct err *e)
     struct vm_events events = no_events;
     events.context = m;
     int result = vmm_qemu.start(&loop, &spec, &events, &m->vm, &m->link_fd, e);
+    live = m->vm;
     close(m->kernel_fd);
     close(m->image_fd);
     close(m->disk_fd);
@@ -175,7 +186,7 @@ static bool has_ended(const struct machine *m)
 
 static bool is_running_and_has_spoken(const struct machine *m)
 {
-    return vm_state(m->vm) == VM_STATE_RUNNING && strstr(vm_console_tail(m->vm), "hello");
+    return vm_state(m->vm) == VM_STATE_RUNNING && strstr(vm_console_tail(m->vm), "hello\n");
 }
 
 static void run_until(struct machine *m, bool (*done)(const struct machine *))
@@ -215,7 +226,7 @@ static void test_start_with_a_kernel_that_is_none(void **state)
     assert_non_null(strstr(m.reason.text, "kernel")); /* what QEMU says about it */
     assert_string_equal(vm_console_tail(m.vm), "");
     assert_link_ended(&m);
-    vm_free(m.vm);
+    free_vm(m.vm);
 }
 
 static void test_kill_from_outside_is_seen(void **state)
@@ -235,7 +246,7 @@ static void test_kill_from_outside_is_seen(void **state)
     assert_int_equal(m.ends, 1);
     assert_string_equal(m.reason.text, "qemu was killed by signal 9 (Killed)");
     assert_link_ended(&m);
-    vm_free(m.vm);
+    free_vm(m.vm);
 }
 
 static void test_the_process_has_no_rights(void **state)
@@ -253,7 +264,7 @@ static void test_the_process_has_no_rights(void **state)
     assert_non_null(strstr(status, "Seccomp:\t2"));
     if (geteuid() == 0)
         assert_non_null(strstr(status, "Uid:\t65000\t65000\t65000\t65000"));
-    vm_free(m.vm); /* while it runs */
+    free_vm(m.vm); /* while it runs */
     assert_int_equal(m.ends, 0);
     assert_link_ended(&m);
 }
@@ -268,7 +279,7 @@ static void test_guest_panic_is_the_reason(void **state)
     assert_string_equal(m.reason.text, "the guest's kernel stopped: Kernel panic - not syncing: no root");
     assert_non_null(strstr(vm_console_tail(m.vm), "hello\n"));
     assert_link_ended(&m);
-    vm_free(m.vm);
+    free_vm(m.vm);
 }
 
 static void test_guest_reset_is_the_reason(void **state)
@@ -296,7 +307,7 @@ static void test_stop_ends_the_machine(void **state)
     vmm_qemu.stop(m.vm); /* of no effect */
     vmm_qemu.resume(m.vm);
     assert_link_ended(&m);
-    vm_free(m.vm);
+    free_vm(m.vm);
 }
 
 static void test_free_while_starting(void **state)
@@ -305,7 +316,7 @@ static void test_free_while_starting(void **state)
     struct machine m = {.kernel_fd = make_kernel("hello\n", false)};
     start_ok(&m);
     pid_t pid = vm_pid(m.vm);
-    vm_free(m.vm);
+    free_vm(m.vm);
     assert_int_equal(kill(pid, 0), -1);
     assert_int_equal(errno, ESRCH);
     uv_run(&loop, UV_RUN_DEFAULT);
@@ -378,7 +389,7 @@ static void ends_with(const char *script, enum err_code code, const char *text)
     if (!strstr(m.reason.text, text))
         fail_msg("'%s' does not say '%s'", m.reason.text, text);
     close(m.link_fd);
-    vm_free(m.vm);
+    free_vm(m.vm);
 }
 
 static void test_a_peer_that_breaks_the_protocol_is_ended(void **state)
@@ -410,7 +421,7 @@ static void test_a_flood_is_cut(void **state)
     assert_int_equal(strspn(vm_console_tail(m.vm), "x"), len);
     assert_non_null(strstr(m.reason.text, "yyyend"));
     close(m.link_fd);
-    vm_free(m.vm);
+    free_vm(m.vm);
 }
 
 #define REAL(test) cmocka_unit_test_setup_teardown(test, before, after)
