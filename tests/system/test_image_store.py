@@ -12,6 +12,7 @@ import time
 
 import pytest
 from conftest import Sandbox
+from measure import peak_memory
 from trees import Mounted, TarTree, check, compare, digest, write_large
 
 KILLS = 30
@@ -134,12 +135,10 @@ def test_a_large_tree_needs_little_memory(large):
     if is_sanitized(large_store):
         pytest.skip("the sanitizers need memory of their own")
     with open(archive, "rb") as tar, open(os.path.join(large_store.store, "image"), "w+b") as image:
-        child = subprocess.Popen([os.path.join(large_store.build, "iii-sandbox-image"), "tar"], stdin=tar, stdout=subprocess.DEVNULL,
-                                 preexec_fn=lambda: os.dup2(image.fileno(), 3), pass_fds=[3])
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = status
+        status, kilobytes = peak_memory([os.path.join(large_store.build, "iii-sandbox-image"), "tar"], image=image, stdin=tar,
+                                        stdout=subprocess.DEVNULL)
     assert status == 0
-    assert usage.ru_maxrss < 64 << 10
+    assert kilobytes < 64 << 10
 
 
 def test_a_folder_is_the_same_image_as_its_archive(store, tmp_path):
