@@ -10,6 +10,7 @@
 #include "image/initramfs.h"
 #include "image/modules.h"
 #include "image/tool.h"
+#include "image/vmlinux.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -127,12 +128,25 @@ static int take_module(const char *path, const char *modules, const struct image
     return rename(unpacked, to) ? err_sys(e, errno, "move '%s'", unpacked) : 0;
 }
 
+/* Puts the unpacked kernel beside the packed one, when it can be had. */
+static int make_vmlinux(const char *made, bool *ret_made, struct err *e)
+{
+    auto_free char *packed_path = xasprintf("%s/vmlinuz", made), *path = xasprintf("%s/vmlinux", made), *packed = NULL;
+    auto_buf elf = BUF_INIT(VMLINUX_BYTES_MAX);
+    size_t len;
+    if (file_read(packed_path, KERNEL_MODULE_BYTES_MAX, &packed, &len, e) || vmlinux_unpack(packed, len, &elf, ret_made, e))
+        return -1;
+    return *ret_made ? file_write_atomic(path, buf_data(&elf), elf.len, 0444, e) : 0;
+}
+
 /* Seals every file of the kernel's folder and writes their digests into "sums". */
-static int seal_files(const char *made, const char *order, struct err *e)
+static int seal_files(const char *made, const char *order, bool unpacked, struct err *e)
 {
     auto_strv files = {0};
     auto_free char *sums = xstrdup(""), *copy = xstrdup(order), *sums_path = xasprintf("%s/sums", made);
     strv_add(&files, "vmlinuz");
+    if (unpacked)
+        strv_add(&files, "vmlinux");
     strv_add(&files, "modules/order");
     char *rest = copy;
     for (char *name; (name = strsep(&rest, "\n"));)
@@ -185,7 +199,7 @@ bool kernel_is_whole(struct store *store, const char *release, const char *order
     }
     for (const char *at = order; *at; at++)
         wanted += *at == '\n';
-    return lines == wanted;
+    return lines == wanted || lines == wanted + 1; /* with or without vmlinux */
 }
 
 /* From an unpacked package to the kernel's folder "made" beside it. *ret_release: owned by the caller. */
@@ -211,7 +225,9 @@ static int assemble(const char *folder, const struct image_progress *progress, c
     }
     if (rename(vmlinuz, kernel))
         return err_sys(e, errno, "move '%s'", vmlinuz);
-    if (file_write_atomic(order_path, order, strlen(order), 0644, e) || seal_files(made, order, e))
+    bool unpacked;
+    if (file_write_atomic(order_path, order, strlen(order), 0644, e) || make_vmlinux(made, &unpacked, e) ||
+        seal_files(made, order, unpacked, e))
         return -1;
     *ret_release = xstrdup(release);
     return 0;
@@ -382,7 +398,10 @@ int kernel_ensure(struct store *store, const struct image_progress *progress, st
     if (find_or_fetch(store, progress, &release, &order, &fetched, e))
         return err_wrap(e, "prepare the kernel");
     auto_free char *path = xasprintf("%s/kernels/%s/vmlinuz", store->dir, release);
-    auto_close kernel_fd = open(path, O_RDONLY | O_CLOEXEC), initramfs_fd = -1;
+    auto_free char *unpacked = xasprintf("%s/kernels/%s/vmlinux", store->dir, release);
+    auto_close kernel_fd = open(unpacked, O_RDONLY | O_CLOEXEC), initramfs_fd = -1;
+    if (kernel_fd < 0)
+        kernel_fd = open(path, O_RDONLY | O_CLOEXEC);
     if (kernel_fd < 0) {
         err_sys(e, errno, "open '%s'", path);
         return err_wrap(e, "prepare the kernel");
