@@ -97,6 +97,14 @@ void store_configure(struct store *store, const struct image_custom *customs, si
     }
 }
 
+void store_use_kernel(struct store *store, const char *path, const char *modules)
+{
+    free(store->kernel_path);
+    free(store->kernel_modules);
+    store->kernel_path = path ? xstrdup(path) : NULL;
+    store->kernel_modules = modules ? xstrdup(modules) : NULL;
+}
+
 static int open_lock(const struct store *store, const char *thing)
 {
     auto_free char *path = store_path(store, "locks", thing);
@@ -193,6 +201,7 @@ void store_close(struct store *store)
         return;
     store_configure(store, NULL, 0, 0);
     free(store->customs);
+    store_use_kernel(store, NULL, NULL);
     strv_done(&store->notes);
     free(store->dir);
     free(store);

@@ -17,7 +17,8 @@ struct store {
     struct strv notes;      /* what was thrown away, for the user */
     struct recipe *customs; /* of the configuration */
     size_t customs_len;
-    uint64_t max_bytes; /* 0: no collection */
+    uint64_t max_bytes;                 /* 0: no collection */
+    char *kernel_path, *kernel_modules; /* the operator's own; NULL: the packaged one */
 };
 
 /* "<dir>/<folder>/<name>", owned by the caller. */
