@@ -443,10 +443,11 @@ static const char *header(struct lws *wsi, enum lws_token_indexes token, char *t
 
 bool ws_request_query(const struct ws_request *request, const char *name, char *text, size_t size)
 {
-    char with_sign[64];
+    char with_sign[64], member[1024]; /* any other member has to fit too, or the walk ends early */
     snprintf(with_sign, sizeof with_sign, "%s=", name);
     struct lws *wsi = (struct lws *)(uintptr_t)request->handle;
-    return lws_get_urlarg_by_name(wsi, with_sign, text, (int)size) != NULL;
+    const char *value = lws_get_urlarg_by_name(wsi, with_sign, member, sizeof member);
+    return value && snprintf(text, size, "%s", value) < (int)size;
 }
 
 /* 0: go on with the upgrade. 1: answered. -1: drop. */
