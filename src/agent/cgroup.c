@@ -3,10 +3,12 @@
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -73,6 +75,8 @@ static void limit_exec_group(struct cgroups *groups)
     if (pids > pid_max)
         pids = pid_max;
     pids = pids > 2 * AGENT_PIDS_RESERVE ? pids - AGENT_PIDS_RESERVE : pids / 2;
+    if (pids > AGENT_PIDS_MAX)
+        pids = AGENT_PIDS_MAX;
     groups->leaf_pids_max = pids - pids / 8;
     snprintf(text, sizeof text, "%llu", (unsigned long long)pids);
     write_at(groups->exec_dirfd, "pids.max", text);
@@ -211,6 +215,20 @@ bool cgroups_are_empty(const struct cgroups *groups)
 int cgroups_events_open(const struct cgroups *groups)
 {
     return groups->exec_dirfd < 0 ? -1 : openat(groups->exec_dirfd, "cgroup.events", O_RDONLY | O_CLOEXEC);
+}
+
+void cgroups_wait_empty(const struct cgroups *groups, int wait_ms)
+{
+    struct pollfd poller = {.fd = cgroups_events_open(groups), .events = POLLPRI};
+    uint64_t end_ms = clock_now_ms() + (uint64_t)wait_ms;
+    char text[256];
+    while (poller.fd >= 0 && pread(poller.fd, text, sizeof text, 0) >= 0 && !cgroups_are_empty(groups)) {
+        uint64_t now_ms = clock_now_ms();
+        if (now_ms >= end_ms || poll(&poller, 1, (int)(end_ms - now_ms)) < 0)
+            break;
+    }
+    if (poller.fd >= 0)
+        close(poller.fd);
 }
 
 bool leaf_kill(const struct leaf *leaf)

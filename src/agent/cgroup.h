@@ -35,7 +35,8 @@ void cgroups_done(struct cgroups *groups);
 int cgroups_take(struct cgroups *groups, struct leaf *ret_leaf, struct err *e) __attribute__((nonnull, warn_unused_result));
 void cgroups_give_back(struct cgroups *groups, struct leaf *leaf) __attribute__((nonnull));
 bool cgroups_kill_all(struct cgroups *groups) __attribute__((nonnull));
-bool cgroups_are_empty(const struct cgroups *groups) __attribute__((nonnull)); /* true without control groups */
+bool cgroups_are_empty(const struct cgroups *groups) __attribute__((nonnull));               /* true without control groups */
+void cgroups_wait_empty(const struct cgroups *groups, int wait_ms) __attribute__((nonnull)); /* blocks, at most that long */
 /* cgroup.events of all programs for EPOLLPRI, -1 without; the caller closes it. */
 int cgroups_events_open(const struct cgroups *groups) __attribute__((nonnull));
 

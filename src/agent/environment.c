@@ -84,7 +84,7 @@ int environment_exec_failure(int exec_errno, char *const argv[], const struct st
             *ret_text = xasprintf("exec: %s: its interpreter was not found\n", name);
             return 127;
         }
-        /* fall through */
+        __attribute__((fallthrough));
     case ENOTDIR:
     case ENAMETOOLONG:
         *ret_text = xasprintf("exec: %s: not found\n", name);

@@ -129,12 +129,10 @@ static bool is_hex_like(const char *text, const char *pattern)
 
 static int seed_random(int fd, const struct wire_bytes *seed, struct err *e)
 {
-    struct {
-        struct rand_pool_info info;
-        uint8_t bytes[SEED_BYTES];
-    } entropy = {.info = {.entropy_count = SEED_BYTES * 8, .buf_size = SEED_BYTES}};
-    memcpy(entropy.bytes, seed->data, SEED_BYTES);
-    if (fd < 0 || ioctl(fd, RNDADDENTROPY, &entropy) || ioctl(fd, RNDRESEEDCRNG))
+    /* struct rand_pool_info with its bytes behind it */
+    int entropy[2 + SEED_BYTES / sizeof(int)] = {SEED_BYTES * 8, SEED_BYTES};
+    memcpy(&entropy[2], seed->data, SEED_BYTES);
+    if (fd < 0 || ioctl(fd, RNDADDENTROPY, entropy) || ioctl(fd, RNDRESEEDCRNG))
         return err_sys(e, errno, "seed the random generator");
     return 0;
 }

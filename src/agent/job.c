@@ -47,13 +47,14 @@ struct job {
     enum job_state state;
     pid_t pid; /* 0 once reaped */
     struct source end, deadline, input;
+    struct source status; /* hangs up when the program starts, holds a record when it could not */
     struct output outputs[2];
     struct buf input_bytes;
     struct credit_receiver input_credit;
     bool input_ended; /* the host sent EOF */
     bool tty;
     uint8_t input_last; /* last byte given to the terminal */
-    int status_fd;
+    bool input_held;    /* a terminal not yet taken by its program: ^C would be lost */
     struct leaf leaf;
     struct wire_exit exit;
     uint64_t started_us;
@@ -80,7 +81,7 @@ void job_refresh(struct job *job)
 {
     for (size_t i = 0; i < 2; i++)
         output_update(&job->outputs[i]);
-    loop_want(&job->link->loop, &job->input, job->input_bytes.len ? EPOLLOUT : 0);
+    loop_want(&job->link->loop, &job->input, job->input_bytes.len && !job->input_held ? EPOLLOUT : 0);
 }
 
 static void output_end(struct output *output)
@@ -136,6 +137,8 @@ static void input_finish(struct job *job)
 
 static void input_pump(struct job *job)
 {
+    if (job->input_held)
+        return;
     while (job->input.fd >= 0 && job->input_bytes.len) {
         const uint8_t *bytes = buf_data(&job->input_bytes);
         ssize_t n = fd_write(job->input.fd, bytes, job->input_bytes.len);
@@ -157,7 +160,7 @@ static void input_pump(struct job *job)
 static void job_answer(struct job *job)
 {
     struct child_failure failure;
-    if (fd_read(job->status_fd, &failure, sizeof failure) == (ssize_t)sizeof failure) {
+    if (fd_read(job->status.fd, &failure, sizeof failure) == (ssize_t)sizeof failure) {
         failure.text[sizeof failure.text - 1] = 0;
         link_send_failure(job->link, job->stream, failure.code, failure.sys_errno, failure.text);
         return;
@@ -263,6 +266,15 @@ static void on_input(void *owner, uint32_t events)
     input_pump(owner);
 }
 
+static void on_started(void *owner, uint32_t events)
+{
+    (void)events;
+    struct job *job = owner;
+    loop_want(&job->link->loop, &job->status, 0);
+    job->input_held = false;
+    input_pump(job);
+}
+
 static void on_deadline(void *owner, uint32_t events)
 {
     (void)events;
@@ -309,6 +321,8 @@ static void on_end(void *owner, uint32_t events)
         else if (ioctl(output->source.fd, FIONREAD, &held))
             held = 0;
         output->owed = held > 0 ? (uint64_t)held : 0;
+        if (job->exit.reason == WIRE_CANCELLED && output->owed > output->credit.window)
+            output->owed = output->credit.window; /* who cancels may have stopped reading */
     }
     /* A terminal does not tell how much it holds: it is read to its end (EIO), or for a moment where an orphan keeps it. */
     struct err e = ERR_INIT;
@@ -417,8 +431,7 @@ void job_free(struct job *job)
     loop_close(loop, &job->input);
     loop_close(loop, &job->outputs[0].source);
     loop_close(loop, &job->outputs[1].source);
-    if (job->status_fd >= 0)
-        close(job->status_fd);
+    loop_close(loop, &job->status);
     cgroups_give_back(&job->link->groups, &job->leaf);
     buf_done(&job->input_bytes);
     free(job);
@@ -485,7 +498,7 @@ static int open_pipes(struct job *job, struct ends *ends, bool has_input, struct
 
 static int open_ends(struct job *job, struct ends *ends, const struct wire_request *request, struct err *e)
 {
-    if (open_pipe(&job->status_fd, &ends->status, e) || fd_set_nonblocking(job->status_fd, true, e))
+    if (open_pipe(&job->status.fd, &ends->status, e) || fd_set_nonblocking(job->status.fd, true, e))
         return -1;
     bool has_input = request->operation == WIRE_OP_TAR_IN || request->operation == WIRE_OP_WRITE ||
                      (job->operation == WIRE_OP_EXEC && request->exec.has_stdin);
@@ -529,11 +542,11 @@ static struct job *job_new(struct link *link, uint32_t stream, enum wire_operati
     job->link = link;
     job->stream = stream;
     job->operation = operation;
-    job->status_fd = -1;
     job->leaf.dirfd = -1;
     job->input_bytes = BUF_INIT(WIRE_WINDOW);
     credit_receiver_init(&job->input_credit);
     job->input = (struct source){.fd = -1, .on_ready = on_input, .owner = job};
+    job->status = (struct source){.fd = -1, .on_ready = on_started, .owner = job};
     job->end = (struct source){.fd = -1, .on_ready = on_end, .owner = job};
     job->deadline = (struct source){.fd = -1, .on_ready = on_deadline, .owner = job};
     for (size_t i = 0; i < 2; i++) {
@@ -572,6 +585,8 @@ int job_start(struct link *link, uint32_t stream, const struct wire_request *req
     if (job->outputs[1].source.fd < 0) /* a terminal has one stream */
         output_end(&job->outputs[1]);
     loop_want(&link->loop, &job->end, EPOLLIN);
+    job->input_held = job->tty;
+    loop_want(&link->loop, &job->status, job->tty ? EPOLLIN : 0);
     job_refresh(job);
     *ret_job = job;
     return 0;

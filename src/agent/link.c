@@ -167,8 +167,7 @@ static void stop_finish(struct link *link)
     if (link->options.owns_machine) {
         kill(-1, SIGKILL); /* all but PID 1 and us */
         /* killed processes need a moment to let go of their files, else the remount is refused */
-        for (int i = 0; i < 100 && !cgroups_are_empty(&link->groups); i++)
-            nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        cgroups_wait_empty(&link->groups, AGENT_STOP_GRACE_MS);
         remount_read_only(link);
     }
     auto_buf empty = BUF_INIT(0);
@@ -233,7 +232,7 @@ static void serve(struct link *link, struct stream *stream, const struct wire_re
     case WIRE_OP_EXEC:
         if (link->options.owns_machine)
             identity_set_clock(request->exec.realtime_ns);
-        /* fall through */
+        __attribute__((fallthrough));
     case WIRE_OP_TAR_IN:
     case WIRE_OP_TAR_OUT:
     case WIRE_OP_WRITE:

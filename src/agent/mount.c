@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/mount.h"
 
+#include "agent/device.h"
+#include "base/alloc.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
+#include "base/file.h"
 #include "base/limits.h"
 #include "base/log.h"
 
@@ -11,7 +13,6 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #define MODULES_DIR "/modules"
 #define HARMLESS (MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -45,31 +46,45 @@ int mount_kernel_files(struct err *e)
     return 0;
 }
 
+static void load_module(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, MODULES_DIR "/%.80s.ko", name);
+    auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return; /* built in, or not wanted: what is really missing shows when it is used */
+    if (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST)
+        log_error("module %s: %s, ignoring", name, strerror(errno));
+    unlink(path); /* the initramfs is memory */
+}
+
 void mount_load_modules(void)
 {
-    static const char *const names[] = {"virtio_ring",    "virtio",   "virtio_mmio",  "virtio_blk", "overlay",
-                                        "virtio_console", "failover", "net_failover", "virtio_net"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char path[64];
-        snprintf(path, sizeof path, MODULES_DIR "/%s.ko", names[i]);
-        auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            continue; /* built in, or not wanted: what is really missing shows when it is used */
-        if (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST)
-            log_error("module %s: %s, ignoring", names[i], strerror(errno));
-        unlink(path); /* the initramfs is memory */
-    }
+    static const char usual[] = "virtio_ring\nvirtio\nvirtio_mmio\nvirtio_blk\noverlay\nvirtio_console\n"
+                                "failover\nnet_failover\nvirtio_net\n";
+    struct err e = ERR_INIT;
+    auto_free char *order = NULL;
+    if (file_read(MODULES_DIR "/order", SMALL_FILE_MAX, &order, NULL, &e))
+        order = xstrdup(usual);
+    char *rest = order;
+    for (char *name; (name = strsep(&rest, "\n"));)
+        if (*name)
+            load_module(name);
+    unlink(MODULES_DIR "/order");
     rmdir(MODULES_DIR);
 }
 
-static int wait_for(const char *path, struct err *e)
+static bool exists(void *path)
 {
-    uint64_t end_ms = clock_now_ms() + AGENT_DEVICE_WAIT_MS;
-    while (access(path, F_OK)) { /* drivers probe before their module has loaded: it is nearly always there */
-        if (clock_now_ms() >= end_ms)
-            return err_set(e, ERR_BOOT, "no device '%s' within %d ms", path, AGENT_DEVICE_WAIT_MS);
-        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
-    }
+    return access(path, F_OK) == 0;
+}
+
+static int wait_for(const struct mount_row *row, struct err *e)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s", row->source);
+    if (!device_wait(exists, path, AGENT_DEVICE_WAIT_MS)) /* drivers probe while they load: it is nearly always there */
+        return err_set(e, ERR_BOOT, "no device '%s' within %d ms", path, AGENT_DEVICE_WAIT_MS);
     return 0;
 }
 
@@ -108,7 +123,7 @@ int mount_root(struct root *ret_root, struct err *e)
 {
     static const struct mount_row image = {"/dev/vda", "/lower", "ext4", MS_RDONLY, "noload"};
     static const struct mount_row disk = {"/dev/vdb", "/rw", "ext4", MS_NOATIME, "discard,noinit_itable"};
-    if (wait_for(image.source, e) || mount_one(&image, e) || wait_for(disk.source, e) || mount_one(&disk, e) || mount_overlay(e))
+    if (wait_for(&image, e) || mount_one(&image, e) || wait_for(&disk, e) || mount_one(&disk, e) || mount_overlay(e))
         return -1;
     auto_close upper = open(disk.target, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (upper < 0)

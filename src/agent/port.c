@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/port.h"
 
+#include "agent/device.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/limits.h"
 
@@ -27,31 +27,31 @@ static bool port_is_named(const char *entry, const char *name)
     return !strcmp(text, name);
 }
 
-/* 1 with the device's path, 0 when it is not there (yet). */
-static int port_find(char *path, size_t path_len)
+struct port_path {
+    char text[300];
+};
+
+static bool port_find(void *argument)
 {
+    struct port_path *path = argument;
     auto_dir dir = opendir(PORTS_DIR);
     struct dirent *entry;
     while (dir && (entry = readdir(dir)))
         if (entry->d_name[0] != '.' && port_is_named(entry->d_name, PORT_NAME)) {
-            snprintf(path, path_len, "/dev/%.200s", entry->d_name);
-            return access(path, F_OK) == 0;
+            snprintf(path->text, sizeof path->text, "/dev/%.200s", entry->d_name);
+            return access(path->text, F_OK) == 0;
         }
-    return 0;
+    return false;
 }
 
 int port_open(unsigned wait_ms, struct err *e)
 {
-    char path[300];
-    uint64_t end_ms = clock_now_ms() + wait_ms;
-    while (!port_find(path, sizeof path)) { /* the control queue announces ports some milliseconds after the driver loads */
-        if (clock_now_ms() >= end_ms)
-            return err_set(e, ERR_BOOT, "no virtio port named '" PORT_NAME "' within %u ms", wait_ms);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
-    int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    struct port_path path;
+    if (!device_wait(port_find, &path, wait_ms))
+        return err_set(e, ERR_BOOT, "no virtio port named '" PORT_NAME "' within %u ms", wait_ms);
+    int fd = open(path.text, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
-        return err_sys(e, errno, "open '%s'", path);
+        return err_sys(e, errno, "open '%s'", path.text);
     return fd;
 }
 

@@ -104,6 +104,7 @@
 #define AGENT_FAILURE_TEXT_MAX 400        /* prose of a child that could not start */
 #define AGENT_MEMORY_RESERVE (24 * MIB)   /* kept from programs, for the kernel and the agent */
 #define AGENT_PIDS_RESERVE 128            /* processes kept from programs */
+#define AGENT_PIDS_MAX 4096               /* processes of all programs: what a deadline can kill within a second */
 #define AGENT_NOFILE_MAX 65536            /* RLIMIT_NOFILE of every program */
 #define AGENT_TTY_GRACE_MS 50             /* for the last bytes of a terminal that an orphan still holds */
 #define AGENT_STOP_GRACE_MS 200           /* between SIGTERM and SIGKILL at shutdown */

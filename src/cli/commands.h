@@ -6,5 +6,6 @@
 
 extern const struct cli_command cli_doctor;
 extern const struct cli_command cli_help;
+extern const struct cli_command cli_image;
 extern const struct cli_command cli_run;
 extern const struct cli_command cli_version;

@@ -450,15 +450,41 @@ static int start_machine(struct run *run, struct store *store, struct err *e)
     return run->sandbox ? 0 : -1;
 }
 
+/* While things are prepared the loop does not run: a signal asks the preparation to give up, which leaves nothing half made. */
+static volatile sig_atomic_t cancelled;
+
+static void on_cancel(int number)
+{
+    cancelled = number;
+}
+
+static void set_cancel_handlers(void (*handler)(int))
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = handler}; /* without SA_RESTART: waits end */
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        CHECK(sigaction(numbers[i], &action, NULL) == 0);
+}
+
 static void close_store(struct store **store)
 {
     store_close(*store);
 }
 
+static int prepare_store(struct run *run, struct store *store, struct err *e)
+{
+    struct image_progress progress = {.on_stage = terminal_progress, .cancelled = &cancelled};
+    if (image_ensure(store, run->words.words[0], &progress, &run->image, NULL, e) ||
+        kernel_ensure(store, &progress, &run->kernel, NULL, e))
+        return -1;
+    for (size_t i = 0; i < store_notes(store)->len; i++)
+        fprintf(stderr, "iii-sandbox: %s\n", store_notes(store)->items[i]);
+    return 0;
+}
+
 /* Everything up to a machine that boots. */
 static int prepare(struct run *run, struct err *e)
 {
-    struct image_progress progress = {.on_stage = terminal_progress};
     if (parse_pairs(&run->options.files, file_pair_in, &run->files, e) ||
         parse_pairs(&run->options.outs, file_pair_out, &run->outs, e))
         return -1;
@@ -466,10 +492,11 @@ static int prepare(struct run *run, struct err *e)
         return -1;
     if (check_memory(run->options.memory_mb, e))
         return -1;
+    set_cancel_handlers(on_cancel);
     __attribute__((cleanup(close_store))) struct store *store = store_open(NULL, e);
-    if (!store || image_ensure(store, run->words.words[0], &progress, &run->image, NULL, e) ||
-        kernel_ensure(store, &progress, &run->kernel, NULL, e) ||
-        run_request_make(&run->options, &run->words, &run->image, &run->request, e))
+    int failed = !store || prepare_store(run, store, e);
+    set_cancel_handlers(SIG_DFL);
+    if (failed || run_request_make(&run->options, &run->words, &run->image, &run->request, e))
         return -1;
     watch_signals(run);
     return start_machine(run, store, e);
@@ -539,7 +566,7 @@ static int run_command(const struct cli_command *command, int argc, char **argv)
     if (cli_parse(command, argc, argv, &run.options, &run.words, &e) || run_options_check(&run.options, &run.words, &e) ||
         prepare(&run, &e)) {
         run.failure = e;
-        run.status = CLI_OUR_FAILURE;
+        run.status = e.code == ERR_INTERRUPTED && cancelled ? 128 + cancelled : CLI_OUR_FAILURE;
     } else {
         uv_run(&run.loop, UV_RUN_DEFAULT);
     }
@@ -571,7 +598,7 @@ const struct cli_command cli_run = {
         "  iii-sandbox run python -- python3 -c 'print(2+2)'\n"
         "  iii-sandbox run -e TOKEN=x --memory 1024 --timeout 30s python -- python3 -c 'import os; print(os.environ)'\n"
         "  echo 'print(\"hello\")' | iii-sandbox run --lang python python -\n"
-        "  iii-sandbox run --file src:/work/src --out /work/report.txt:. --workdir /work python -- sh -c 'wc -l src/* > "
+        "  iii-sandbox run --file src:/tmp/src --out /tmp/report.txt:. --workdir /tmp python -- sh -c 'wc -l src/* > "
         "report.txt'\n"
         "  iii-sandbox run -t python -- bash",
     .options = run_option_table,

@@ -132,33 +132,31 @@ static int host_configuration(const char *folder, const struct image_progress *p
     return 0;
 }
 
-/* Runs in mmdebstrap with the new system's folder as $1, after all packages are in: nothing of this host stays. */
+/* dpkg leaves these out of what it unpacks, in the image as well. mmdebstrap's own --dpkgopt would put a slow filter in front
+ * of every package, so the base system's are removed at the end instead. */
+#define DPKG_SETTINGS                                                                                                            \
+    "force-unsafe-io\\n"                                                                                                         \
+    "path-exclude=/usr/share/doc/*\\npath-include=/usr/share/doc/*/copyright\\n"                                                 \
+    "path-exclude=/usr/share/man/*\\npath-exclude=/usr/share/info/*\\n"                                                          \
+    "path-exclude=/usr/share/lintian/*\\npath-exclude=/usr/share/locale/*\\n"
+
+/* Run in mmdebstrap with the new system's folder as $1, before and after all packages: nothing of this host stays. */
 static void add_hooks(struct strv *argv, const char *suite)
 {
+    bool rolling = !strcmp(suite, "sid") || !strcmp(suite, "unstable");
+    strv_add(argv, "--setup-hook=mkdir -p \"$1\"/etc/dpkg/dpkg.cfg.d && printf '" DPKG_SETTINGS
+                   "' > \"$1\"/etc/dpkg/dpkg.cfg.d/iii-sandbox");
     strv_add(argv, "--customize-hook=rm -rf \"$1\"/etc/apt/apt.conf.d/99mmdebstrap \"$1\"/etc/apt/auth.conf* "
-                   "\"$1\"/etc/apt/sources.list.d/* \"$1\"/var/log/apt \"$1\"/var/log/*.log \"$1\"/var/cache/debconf/*-old");
-    strv_addf(argv,
-              "--customize-hook=printf 'deb http://deb.debian.org/debian %s main\\ndeb http://deb.debian.org/debian %s-updates "
-              "main\\ndeb http://deb.debian.org/debian-security %s-security main\\n' > \"$1\"/etc/apt/sources.list",
-              suite, suite, suite);
-}
-
-static void add_fixed(struct strv *argv, const char *program)
-{
-    static const char *const fixed[] = {
-        "--variant=minbase",
-        "--format=tar",
-        "--dpkgopt=force-unsafe-io",
-        "--dpkgopt=path-exclude=/usr/share/doc/*",
-        "--dpkgopt=path-include=/usr/share/doc/*/copyright",
-        "--dpkgopt=path-exclude=/usr/share/man/*",
-        "--dpkgopt=path-exclude=/usr/share/info/*",
-        "--dpkgopt=path-exclude=/usr/share/lintian/*",
-        "--dpkgopt=path-exclude=/usr/share/locale/*",
-    };
-    strv_add(argv, program);
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        strv_add(argv, fixed[i]);
+                   "\"$1\"/etc/resolv.conf \"$1\"/etc/hostname \"$1\"/etc/apt/sources.list.d/* \"$1\"/var/log/apt "
+                   "\"$1\"/var/log/*.log \"$1\"/var/cache/debconf/*-old \"$1\"/usr/share/man/* \"$1\"/usr/share/info/* "
+                   "\"$1\"/usr/share/lintian/* \"$1\"/usr/share/locale/*");
+    strv_add(argv, "--customize-hook=find \"$1\"/usr/share/doc -mindepth 1 ! -type d ! -name copyright -delete");
+    strv_addf(argv, "--customize-hook=echo 'deb http://deb.debian.org/debian %s main' > \"$1\"/etc/apt/sources.list", suite);
+    if (!rolling)
+        strv_addf(argv,
+                  "--customize-hook=printf 'deb http://deb.debian.org/debian %s-updates main\\ndeb "
+                  "http://deb.debian.org/debian-security %s-security main\\n' >> \"$1\"/etc/apt/sources.list",
+                  suite, suite);
 }
 
 int debian_arguments(const char *source, const char *folder, const struct image_progress *progress, struct strv *ret_argv,
@@ -174,7 +172,9 @@ int debian_arguments(const char *source, const char *folder, const struct image_
         return err_wrap(e, "debian: images need the package mmdebstrap");
     if (host_sources(suite, folder, progress, &sources, e) || host_configuration(folder, progress, &configuration, e))
         return -1;
-    add_fixed(&argv, program);
+    strv_add(&argv, program);
+    strv_add(&argv, "--variant=minbase");
+    strv_add(&argv, "--format=tar");
     strv_addf(&argv, "--aptopt=%s", configuration);
     if (plus)
         strv_addf(&argv, "--include=%s", plus + 1);

@@ -44,6 +44,7 @@ static int make_template(struct store *store, unsigned size_mb, const char *thin
                               NULL};
         failed = tool_run("mke2fs", program, argv, work, TOOL_ISOLATED, NULL, NULL, e);
         auto_free char *path = store_path(store, "disks", name);
+        failed = failed || store_seal(fd, e);
         if (!failed && (fsync(fd) || rename(file, path)))
             failed = err_sys(e, errno, "publish '%s'", path);
     }
@@ -60,12 +61,12 @@ static int open_template(struct store *store, unsigned size_mb, int *ret_fd, str
     auto_free char *path = store_path(store, "disks", name);
     struct stat s;
     auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &s) || s.st_size != (off_t)size_mb << 20) {
+    if (fd < 0 || fstat(fd, &s) || s.st_size != (off_t)size_mb << 20 || !store_is_sealed(&s)) {
         auto_close lock = -1;
         if (store_lock(store, thing, NULL, &lock, e))
             return -1;
         if (fd >= 0)
-            store_note(store, "the disk template '%s' has the wrong size: made again", path);
+            store_note(store, "the disk template '%s' was changed: made again", path);
         if (make_template(store, size_mb, thing, name, e))
             return err_wrap(e, "make an empty disk of %u MiB", size_mb);
         cleanup_close(&fd);

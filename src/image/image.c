@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "base/text.h"
 #include "image/catalog.h"
 #include "image/make.h"
 
@@ -29,54 +30,101 @@ void image_done(struct image *image)
     *image = (struct image){.fd = -1};
 }
 
-/* 1: there; 0: not there (or thrown away as damaged); -1: error. */
-static int read_record(struct store *store, const char *name, struct record *ret_record, struct err *e)
+int store_find_recipe(const struct store *store, const char *name, struct recipe *ret_recipe, struct err *e)
 {
-    auto_free char *file = catalog_file_name(name);
-    auto_free char *path = store_path(store, "images", file);
+    for (size_t i = 0; i < store->customs_len; i++) {
+        const struct recipe *custom = &store->customs[i];
+        struct recipe recipe;
+        if (strcmp(custom->name, name) != 0)
+            continue;
+        if (catalog_find(custom->source, &recipe, e))
+            return err_wrap(e, "custom image '%s'", name);
+        free(recipe.name); /* a preset's own environment comes first, so that the operator's wins */
+        recipe.name = xstrdup(name);
+        for (size_t k = 0; k < custom->env.len; k++)
+            strv_add(&recipe.env, custom->env.items[k]);
+        *ret_recipe = recipe;
+        return 0;
+    }
+    return catalog_find(name, ret_recipe, e);
+}
+
+static int parse_sealed(const char *path, struct record *ret_record, struct err *why)
+{
     auto_free char *text = NULL;
-    struct err why = ERR_INIT;
     size_t len;
-    if (file_read(path, SMALL_FILE_MAX, &text, &len, &why)) {
-        if (why.sys_errno == ENOENT)
-            return 0;
-        if (why.sys_errno && why.sys_errno != EISDIR)
-            return err_sys(e, why.sys_errno, "read '%s'", path);
-    } else if (strlen(text) != len) {
-        err_set(&why, ERR_INVALID, "the file has zero bytes");
-    } else if (record_parse(text, ret_record, &why) == 0) {
-        if (!strcmp(ret_record->recipe.name, name))
+    struct stat s;
+    if (file_read(path, SMALL_FILE_MAX, &text, &len, why))
+        return -1;
+    if (stat(path, &s) || !store_is_sealed(&s))
+        return err_set(why, ERR_INVALID, "it was changed");
+    if (strlen(text) != len)
+        return err_set(why, ERR_INVALID, "it has zero bytes");
+    return record_parse(text, ret_record, why);
+}
+
+int store_read_record(struct store *store, const char *file, struct record *ret_record, struct err *e)
+{
+    auto_free char *path = store_path(store, "images", file);
+    struct err why = ERR_INIT;
+    if (parse_sealed(path, ret_record, &why) == 0) {
+        auto_free char *right = catalog_file_name(ret_record->recipe.name);
+        if (!strcmp(right, file))
             return 1;
         record_done(ret_record);
         err_set(&why, ERR_INVALID, "it is of another image");
     }
+    if (why.sys_errno == ENOENT)
+        return 0;
+    if (why.sys_errno && why.sys_errno != EISDIR)
+        return err_sys(e, why.sys_errno, "read '%s'", path);
     if (dir_remove(path, e))
         return -1;
     store_note(store, "removed the damaged record '%s': %s", path, why.text);
     return 0;
 }
 
-/* The blob with a lease. 1: there; 0: not there or of the wrong size (then removed). */
-static int open_blob(struct store *store, const struct record *record, int *ret_fd, struct err *e)
+/* 1: as it was made; 0: not. A new time alone (a copied store) is mended. */
+static int blob_is_whole(int fd, const struct record *record, const struct stat *s, bool thorough, struct err *e)
+{
+    char digest[65];
+    if (!S_ISREG(s->st_mode) || (uint64_t)s->st_size != record->bytes)
+        return 0;
+    if (store_is_sealed(s) && !thorough)
+        return 1;
+    if (hash_fd(fd, digest, e))
+        return -1;
+    if (strcmp(digest, record->digest) != 0)
+        return 0;
+    struct err unsealed = ERR_INIT; /* not ours to change: it is read again next time */
+    if (!store_is_sealed(s) && store_seal(fd, &unsealed))
+        return 1;
+    return 1;
+}
+
+int store_open_blob(struct store *store, const struct record *record, bool thorough, int *ret_fd, struct err *e)
 {
     auto_free char *path = store_path(store, "blobs/sha256", record->digest);
-    auto_close fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    auto_close fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct stat s;
-    if (fd < 0)
-        return errno == ENOENT || errno == ELOOP ? 0 : err_sys(e, errno, "open '%s'", path);
-    if (flock(fd, LOCK_SH | LOCK_NB)) {
-        if (errno != EWOULDBLOCK)
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    if (fd < 0 && errno != ELOOP)
+        return err_sys(e, errno, "open '%s'", path);
+    while (fd >= 0 && flock(fd, LOCK_SH)) /* who holds it alone is removing it, or only looking whether he could: quickly done */
+        if (errno != EINTR)
             return err_sys(e, errno, "lease '%s'", path);
-        return 0; /* it is being removed */
-    }
-    if (fstat(fd, &s))
+    if (fd >= 0 && fstat(fd, &s))
         return err_sys(e, errno, "stat '%s'", path);
-    if (s.st_nlink == 0)
-        return 0; /* removed between the open and the lease */
-    if (!S_ISREG(s.st_mode) || (uint64_t)s.st_size != record->bytes) {
+    if (fd >= 0 && s.st_nlink == 0)
+        return 0;
+    int whole = fd >= 0 ? blob_is_whole(fd, record, &s, thorough, e) : 0;
+    if (whole < 0)
+        return err_wrap(e, "read '%s'", path);
+    if (!whole) {
         if (dir_remove(path, e))
             return -1;
-        store_note(store, "removed the damaged image file '%s': its size is wrong", path);
+        store_note(store, "removed the damaged image file '%s'", path);
         return 0;
     }
     (void)futimens(fd, (const struct timespec[2]){{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}}); /* last use, for prune */
@@ -104,11 +152,12 @@ static void hand_out(struct record *record, int fd, struct image *ret_image)
 static int find_made(struct store *store, const struct recipe *recipe, struct image *ret_image, struct err *e)
 {
     struct record record;
-    int there = read_record(store, recipe->name, &record, e);
+    auto_free char *file = catalog_file_name(recipe->name);
+    int there = store_read_record(store, file, &record, e);
     if (there <= 0)
         return there;
     int fd = -1;
-    there = recipe_equals(&record.recipe, recipe) ? open_blob(store, &record, &fd, e) : 0;
+    there = recipe_equals(&record.recipe, recipe) ? store_open_blob(store, &record, false, &fd, e) : 0;
     if (there == 1)
         hand_out(&record, fd, ret_image);
     else
@@ -121,7 +170,10 @@ static int publish_blob(struct store *store, int fd, const char *digest, struct 
 {
     auto_free char *path = store_path(store, "blobs/sha256", digest);
     auto_free char *self = xasprintf("/proc/self/fd/%d", fd);
-    if (fchmod(fd, 0444) || fsync(fd))
+    if (store_seal(fd, e))
+        return -1;
+    /* the lease is held until the record is written, so that nobody takes the new blob for one without a name */
+    if (flock(fd, LOCK_SH) || fchmod(fd, 0444) || fsync(fd))
         return err_sys(e, errno, "write '%s'", path);
     if (linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
         return 0;
@@ -135,10 +187,21 @@ static int publish_blob(struct store *store, int fd, const char *digest, struct 
     return 0;
 }
 
+/* A debian: image is unpacked and packed again; anything else grows as large as it is, which is known for a plain archive. */
+static uint64_t needed_bytes(const char *source)
+{
+    struct stat s;
+    if (text_has_prefix(source, "debian:"))
+        return PREPARE_FREE_MIN;
+    if (text_has_prefix(source, "tar:") && stat(source + 4, &s) == 0 && S_ISREG(s.st_mode))
+        return (uint64_t)s.st_size;
+    return MIB;
+}
+
 static int make_record(struct store *store, const char *thing, struct recipe *recipe, const struct image_progress *progress,
                        struct err *e)
 {
-    if (store_check_free(store, PREPARE_FREE_MIN, "preparing an image", e))
+    if (store_check_free(store, needed_bytes(recipe->source), "preparing an image", e))
         return -1;
     auto_close fd = store_unnamed_file(store, "blobs/sha256", e);
     if (fd < 0 || make_image(store, thing, recipe->source, fd, progress, e))
@@ -157,10 +220,20 @@ static int make_record(struct store *store, const char *thing, struct recipe *re
     return store_write_file(store, thing, "images", file, text, strlen(text), e);
 }
 
-static int ensure(struct store *store, struct recipe *recipe, const struct image_progress *progress, struct image *ret_image,
-                  bool *ret_made, struct err *e)
+/* What is beyond the operator's limit goes; what was just made is in use and stays. */
+static void collect(struct store *store)
 {
-    int there = find_made(store, recipe, ret_image, e);
+    struct err e = ERR_INIT;
+    auto_strv removed = {0};
+    uint64_t freed;
+    if (store->max_bytes && store_prune(store, store->max_bytes, &removed, &freed, &e))
+        store_note(store, "the store cannot be tidied: %s", e.text);
+}
+
+static int ensure(struct store *store, struct recipe *recipe, bool fresh, const struct image_progress *progress,
+                  struct image *ret_image, bool *ret_made, struct err *e)
+{
+    int there = fresh ? 0 : find_made(store, recipe, ret_image, e);
     if (there)
         return there < 0 ? -1 : 0;
     auto_free char *file = catalog_file_name(recipe->name);
@@ -168,28 +241,36 @@ static int ensure(struct store *store, struct recipe *recipe, const struct image
     auto_close lock = -1;
     if (store_lock(store, thing, progress, &lock, e))
         return -1;
-    there = find_made(store, recipe, ret_image, e); /* the lock's holder before us may have made it */
+    there = fresh ? 0 : find_made(store, recipe, ret_image, e); /* the lock's holder before us may have made it */
     if (there)
         return there < 0 ? -1 : 0;
     *ret_made = true;
     if (make_record(store, thing, recipe, progress, e))
         return -1;
     there = find_made(store, recipe, ret_image, e);
+    if (there == 1)
+        collect(store);
     return there == 1 ? 0 : there < 0 ? -1 : err_set(e, ERR_IMAGE_PREPARE, "it went away as soon as it was made");
 }
 
-int image_ensure(struct store *store, const char *name, const struct image_progress *progress, struct image *ret_image,
-                 bool *ret_prepared, struct err *e)
+int image_pull(struct store *store, const char *name, bool fresh, const struct image_progress *progress, struct image *ret_image,
+               bool *ret_prepared, struct err *e)
 {
     struct recipe recipe;
     bool made = false;
-    if (catalog_find(name, &recipe, e))
+    if (store_find_recipe(store, name, &recipe, e))
         return -1;
-    int failed = ensure(store, &recipe, progress, ret_image, &made, e);
+    int failed = ensure(store, &recipe, fresh, progress, ret_image, &made, e);
     recipe_done(&recipe);
     if (failed)
         return err_wrap(e, "prepare the image '%s'", name);
     if (ret_prepared)
         *ret_prepared = made;
     return 0;
+}
+
+int image_ensure(struct store *store, const char *name, const struct image_progress *progress, struct image *ret_image,
+                 bool *ret_prepared, struct err *e)
+{
+    return image_pull(store, name, false, progress, ret_image, ret_prepared, e);
 }

@@ -23,6 +23,15 @@ void store_close(struct store *store);
 /* Sentences about half-made or damaged things that were thrown away since the store was opened. Owned by the store. */
 const struct strv *store_notes(const struct store *store) __attribute__((nonnull));
 
+/* An image of the operator's own (custom_images of the configuration): a name for a source. */
+struct image_custom {
+    const char *name, *source; /* "debian:...", "tar:/abs/file", "dir:/abs/folder", or a preset's name */
+    const char *const *env;    /* NULL-terminated "K=V", may be NULL */
+};
+/* What the operator configured. Texts are copied. max_bytes: image_ensure collects the least used images beyond it (0: never). */
+void store_configure(struct store *store, const struct image_custom *customs, size_t customs_len, uint64_t max_bytes)
+    __attribute__((nonnull(1)));
+
 /* Progress of something slow. `stage` is a short present participle ("downloading packages"); done and total in bytes, total 0
  * when it is not known. Called at most ten times a second. NULL callback: silence. */
 struct image_progress {
@@ -50,6 +59,33 @@ void image_done(struct image *image);
  * tool's last lines). ret_prepared (may be NULL) tells whether it had to be made. */
 int image_ensure(struct store *store, const char *name, const struct image_progress *progress, struct image *ret_image,
                  bool *ret_prepared, struct err *e) __attribute__((nonnull(1, 2, 4, 6), warn_unused_result));
+
+/* As image_ensure; fresh: made anew even when it is there (running machines keep the old one). */
+int image_pull(struct store *store, const char *name, bool fresh, const struct image_progress *progress, struct image *ret_image,
+               bool *ret_prepared, struct err *e) __attribute__((nonnull(1, 2, 5, 7), warn_unused_result));
+
+/* One prepared image, for people. */
+struct image_info {
+    char *name, *source, *digest;
+    uint64_t bytes, disk_bytes; /* length of the image file; what it takes on the host */
+    uint64_t made_secs, used_secs;
+    bool in_use; /* a machine, or a preparation, holds a lease */
+};
+struct image_list {
+    struct image_info *items; /* by name */
+    size_t len;
+};
+void image_list_done(struct image_list *list);
+int image_list(struct store *store, struct image_list *ret_list, struct err *e) __attribute__((nonnull, warn_unused_result));
+/* ERR_IMAGE_ABSENT: not prepared here; ERR_LIMIT: in use. */
+int image_remove(struct store *store, const char *name, struct err *e) __attribute__((nonnull, warn_unused_result));
+/* Reads everything and drops what is damaged; a sentence for each finding (none: all is well). */
+int store_verify(struct store *store, const struct image_progress *progress, struct strv *ret_findings, struct err *e)
+    __attribute__((nonnull(1, 3, 4), warn_unused_result));
+/* Removes what nothing names, old kernels and initramfs, and the least used images until max_bytes are kept. Nothing in use
+ * goes. A sentence for each thing removed. */
+int store_prune(struct store *store, uint64_t max_bytes, struct strv *ret_removed, uint64_t *ret_freed_bytes, struct err *e)
+    __attribute__((nonnull, warn_unused_result));
 
 /* A kernel with the modules that the agent needs, and the initramfs that carries the agent. */
 struct kernel {

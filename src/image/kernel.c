@@ -127,6 +127,67 @@ static int take_module(const char *path, const char *modules, const struct image
     return rename(unpacked, to) ? err_sys(e, errno, "move '%s'", unpacked) : 0;
 }
 
+/* Seals every file of the kernel's folder and writes their digests into "sums". */
+static int seal_files(const char *made, const char *order, struct err *e)
+{
+    auto_strv files = {0};
+    auto_free char *sums = xstrdup(""), *copy = xstrdup(order), *sums_path = xasprintf("%s/sums", made);
+    strv_add(&files, "vmlinuz");
+    strv_add(&files, "modules/order");
+    char *rest = copy;
+    for (char *name; (name = strsep(&rest, "\n"));)
+        if (*name)
+            strv_addf(&files, "modules/%s.ko", name);
+    for (size_t i = 0; i < files.len; i++) {
+        auto_free char *path = xasprintf("%s/%s", made, files.items[i]);
+        auto_close fd = open(path, O_RDWR | O_CLOEXEC);
+        char digest[65];
+        if (fd < 0 || fchmod(fd, 0444) || fsync(fd))
+            return err_sys(e, errno, "open '%s'", path);
+        if (hash_fd(fd, digest, e) || store_seal(fd, e))
+            return -1;
+        char *longer = xasprintf("%s%s %s\n", sums, digest, files.items[i]);
+        free(sums);
+        sums = longer;
+    }
+    return file_write_atomic(sums_path, sums, strlen(sums), 0444, e);
+}
+
+/* One line of "sums". */
+static bool file_is_whole(const struct store *store, const char *release, const char *line, bool thorough)
+{
+    char digest[65];
+    struct stat s;
+    struct err e = ERR_INIT;
+    if (strlen(line) < 66 || line[64] != ' ')
+        return false;
+    auto_free char *path = xasprintf("%s/kernels/%s/%s", store->dir, release, line + 65);
+    auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &s) || !S_ISREG(s.st_mode))
+        return false;
+    if (store_is_sealed(&s) && !thorough)
+        return true;
+    return hash_fd(fd, digest, &e) == 0 && strncmp(digest, line, 64) == 0;
+}
+
+bool kernel_is_whole(struct store *store, const char *release, const char *order, bool thorough)
+{
+    auto_free char *path = xasprintf("%s/kernels/%s/sums", store->dir, release), *sums = NULL;
+    struct err e = ERR_INIT;
+    size_t lines = 0, wanted = 2;
+    if (file_read(path, SMALL_FILE_MAX, &sums, NULL, &e))
+        return false;
+    char *rest = sums;
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        if (*line && !file_is_whole(store, release, line, thorough))
+            return false;
+        lines += *line != 0;
+    }
+    for (const char *at = order; *at; at++)
+        wanted += *at == '\n';
+    return lines == wanted;
+}
+
 /* From an unpacked package to the kernel's folder "made" beside it. *ret_release: owned by the caller. */
 static int assemble(const char *folder, const struct image_progress *progress, char **ret_release, struct err *e)
 {
@@ -150,7 +211,7 @@ static int assemble(const char *folder, const struct image_progress *progress, c
     }
     if (rename(vmlinuz, kernel))
         return err_sys(e, errno, "move '%s'", vmlinuz);
-    if (file_write_atomic(order_path, order, strlen(order), 0644, e))
+    if (file_write_atomic(order_path, order, strlen(order), 0644, e) || seal_files(made, order, e))
         return -1;
     *ret_release = xstrdup(release);
     return 0;
@@ -193,7 +254,7 @@ static int find_current(struct store *store, char **ret_release, char **ret_orde
     if (!release[0] || release[0] == '.' || strchr(release, '/'))
         return 0;
     auto_free char *order_path = xasprintf("%s/kernels/%s/modules/order", store->dir, release);
-    if (file_read(order_path, SMALL_FILE_MAX, &order, NULL, &why)) {
+    if (file_read(order_path, SMALL_FILE_MAX, &order, NULL, &why) || !kernel_is_whole(store, release, order, false)) {
         store_note(store, "the kernel %s is not whole: it is fetched again", release);
         return 0;
     }
@@ -278,8 +339,12 @@ static int open_initramfs(struct store *store, const char *release, const char *
         return -1;
     auto_free char *path = store_path(store, "initramfs", key);
     auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
+    struct stat s;
+    if (fd < 0 || fstat(fd, &s) || !store_is_sealed(&s)) {
         auto_close lock = -1;
+        if (fd >= 0)
+            store_note(store, "the initramfs '%s' was changed: made again", path);
+        cleanup_close(&fd);
         if (store_lock(store, "kernel", NULL, &lock, e) || make_initramfs(store, release, order, agent, key, e))
             return -1;
         fd = open(path, O_RDONLY | O_CLOEXEC);

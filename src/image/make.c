@@ -57,7 +57,7 @@ static int chain_error(struct tool *tools, size_t len, struct err *e)
     for (size_t i = 0; i < len; i++) {
         if (!tool_failed(&tools[i]) || tools[i].order != 1)
             continue;
-        return i + 1 == len ? image_error(&tools[i], e) : tool_error(&tools[i], ERR_IMAGE_PREPARE, e);
+        return image_error(&tools[i], e);
     }
     return 0;
 }
@@ -115,6 +115,25 @@ static int make_from_feeder(const struct tool_start *feeder, int image_fd, struc
     return failed ? -1 : 0;
 }
 
+/* A folder of the host: packed by a helper that is locked into it, with the rights of whoever asks. */
+static int make_from_folder(const char *path, int image_fd, struct job *job, struct err *e)
+{
+    auto_close fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_free char *program = path_program("iii-sandbox-image", e);
+    if (!program)
+        return -1;
+    if (fd < 0)
+        return err_sys_code(e, ERR_IMAGE_PREPARE, errno, "open '%s'", path);
+    const char *argv[] = {"iii-sandbox-image", "pack-image", NULL};
+    struct tool_start feeder = {.name = "iii-sandbox-image pack-image",
+                                .program = program,
+                                .argv = (char *const *)argv,
+                                .rights = TOOL_READER,
+                                .in_fd = -1,
+                                .image_fd = fd};
+    return make_from_feeder(&feeder, image_fd, job, e);
+}
+
 static int make_from_debian(struct store *store, const char *thing, const char *source, int image_fd, struct job *job,
                             struct err *e)
 {
@@ -149,5 +168,7 @@ int make_image(struct store *store, const char *thing, const char *source, int i
         return make_from_tar(source + 4, image_fd, &job, e);
     if (text_has_prefix(source, "debian:"))
         return make_from_debian(store, thing, source + 7, image_fd, &job, e);
+    if (text_has_prefix(source, "dir:"))
+        return make_from_folder(source + 4, image_fd, &job, e);
     return err_set(e, ERR_IMAGE_REFUSED, "'%s' is not a source of images", source);
 }

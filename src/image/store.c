@@ -19,6 +19,7 @@
 static const char *const FOLDERS[] = {"images", "blobs/sha256", "kernels", "initramfs", "disks", "locks", "scratch"};
 
 #define PROGRESS_MS 100
+#define SEAL_SECS 1000000000 /* 2001-09-09 */
 
 char *store_path(const struct store *store, const char *folder, const char *name)
 {
@@ -60,6 +61,42 @@ bool progress_cancelled(const struct image_progress *progress)
     return progress && progress->cancelled && *progress->cancelled;
 }
 
+int store_seal(int fd, struct err *e)
+{
+    const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = SEAL_SECS}};
+    return futimens(fd, times) ? err_sys(e, errno, "set the time of a finished file") : 0;
+}
+
+bool store_is_sealed(const struct stat *s)
+{
+    return S_ISREG(s->st_mode) && s->st_mtim.tv_sec == SEAL_SECS && s->st_mtim.tv_nsec == 0;
+}
+
+/* A store that cannot be written is the host's matter. */
+static int store_failed(struct err *e, int failure, const char *what, const char *path)
+{
+    bool host = failure == EROFS || failure == ENOSPC || failure == EDQUOT || failure == EACCES || failure == EPERM;
+    return err_sys_code(e, host ? ERR_ENVIRONMENT : ERR_SYSTEM, failure, "%s '%s'", what, path);
+}
+
+void store_configure(struct store *store, const struct image_custom *customs, size_t customs_len, uint64_t max_bytes)
+{
+    for (size_t i = 0; i < store->customs_len; i++)
+        recipe_done(&store->customs[i]);
+    free(store->customs);
+    store->customs = xcalloc(customs_len ? customs_len : 1, sizeof *store->customs);
+    store->customs_len = customs_len;
+    store->max_bytes = max_bytes;
+    for (size_t i = 0; i < customs_len; i++) {
+        struct recipe *r = &store->customs[i];
+        *r = (struct recipe){.name = xstrdup(customs[i].name), .source = xstrdup(customs[i].source)};
+        r->workdir = xstrdup("");
+        r->user = xstrdup("");
+        for (size_t k = 0; customs[i].env && customs[i].env[k]; k++)
+            strv_add(&r->env, customs[i].env[k]);
+    }
+}
+
 static int open_lock(const struct store *store, const char *thing)
 {
     auto_free char *path = store_path(store, "locks", thing);
@@ -70,7 +107,7 @@ int store_lock(struct store *store, const char *thing, const struct image_progre
 {
     auto_close fd = open_lock(store, thing);
     if (fd < 0)
-        return err_sys(e, errno, "open the lock '%s/locks/%s'", store->dir, thing);
+        return store_failed(e, errno, "open the lock", thing);
     if (flock(fd, LOCK_EX | LOCK_NB)) {
         if (errno != EWOULDBLOCK)
             return err_sys(e, errno, "take the lock '%s'", thing);
@@ -139,6 +176,8 @@ struct store *store_open(const char *dir, struct err *e)
         if (make_folder(store, FOLDERS[i], e))
             goto fail_wrapped;
     sweep(store);
+    uint64_t freed = 0;
+    store_drop_orphans(store, &store->notes, &freed);
     return store;
 fail_wrapped:
     err_recode(e, ERR_ENVIRONMENT);
@@ -152,6 +191,8 @@ void store_close(struct store *store)
 {
     if (!store)
         return;
+    store_configure(store, NULL, 0, 0);
+    free(store->customs);
     strv_done(&store->notes);
     free(store->dir);
     free(store);
@@ -161,7 +202,7 @@ char *store_scratch_folder(struct store *store, const char *thing, struct err *e
 {
     auto_free char *path = xasprintf("%s/scratch/%s~XXXXXX", store->dir, thing);
     if (!mkdtemp(path)) {
-        err_sys(e, errno, "make folder '%s'", path);
+        store_failed(e, errno, "make folder", path);
         return NULL;
     }
     return STEAL_PTR(path);
@@ -172,11 +213,11 @@ int store_unnamed_file(struct store *store, const char *folder, struct err *e)
     auto_free char *path = xasprintf("%s/%s", store->dir, folder);
     int fd = open(path, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
-        return fd >= 0 ? fd : err_sys(e, errno, "create a file in '%s'", path);
+        return fd >= 0 ? fd : store_failed(e, errno, "create a file in", path);
     auto_free char *name = xasprintf("%s/scratch/scratch~XXXXXX", store->dir);
     fd = mkostemp(name, O_CLOEXEC);
     if (fd < 0)
-        return err_sys(e, errno, "create '%s'", name);
+        return store_failed(e, errno, "create", name);
     unlink(name);
     return fd;
 }
@@ -186,7 +227,7 @@ static int write_and_rename(const char *temporary, const char *path, const void 
     auto_close fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0)
         return err_sys(e, errno, "create '%s'", temporary);
-    if (fd_write_all(fd, bytes, len, e))
+    if (fd_write_all(fd, bytes, len, e) || store_seal(fd, e))
         return -1;
     if (fsync(fd))
         return err_sys(e, errno, "sync");

@@ -8,9 +8,16 @@
 
 #include <signal.h>
 
+#include "image/catalog.h"
+
+#include <sys/stat.h>
+
 struct store {
     char *dir;
-    struct strv notes; /* what was thrown away at opening, for the user */
+    struct strv notes;      /* what was thrown away, for the user */
+    struct recipe *customs; /* of the configuration */
+    size_t customs_len;
+    uint64_t max_bytes; /* 0: no collection */
 };
 
 /* "<dir>/<folder>/<name>", owned by the caller. */
@@ -33,6 +40,24 @@ int store_write_file(struct store *store, const char *thing, const char *folder,
 /* ERR_ENVIRONMENT with folder and numbers when less than bytes are free. `purpose`: "preparing an image". */
 int store_check_free(struct store *store, uint64_t bytes, const char *purpose, struct err *e)
     __attribute__((nonnull, warn_unused_result));
+
+/* Finished files carry one fixed modification time, so a later write of anyone's is seen at once, without reading them. */
+int store_seal(int fd, struct err *e) __attribute__((nonnull, warn_unused_result));
+bool store_is_sealed(const struct stat *s) __attribute__((nonnull));
+
+/* A custom image, a preset or a source, by name. */
+int store_find_recipe(const struct store *store, const char *name, struct recipe *ret_recipe, struct err *e)
+    __attribute__((nonnull, warn_unused_result));
+/* Reads one record by the name of its file. 1: there; 0: not there, or damaged and thrown away; -1: error. */
+int store_read_record(struct store *store, const char *file, struct record *ret_record, struct err *e)
+    __attribute__((nonnull, warn_unused_result));
+/* The blob with a lease (shared lock). 1: there; 0: not there, or damaged and thrown away. thorough: read whatever it seems. */
+int store_open_blob(struct store *store, const struct record *record, bool thorough, int *ret_fd, struct err *e)
+    __attribute__((nonnull, warn_unused_result));
+/* Removes blobs that no record names and nobody holds. Sentences may be NULL. */
+void store_drop_orphans(struct store *store, struct strv *sentences, uint64_t *freed_bytes) __attribute__((nonnull(1, 3)));
+/* Are all files of a kernel's folder as they were put there? thorough: by content. */
+bool kernel_is_whole(struct store *store, const char *release, const char *order, bool thorough) __attribute__((nonnull));
 
 /* sha256 of a descriptor's content from its start; holes are not read but count as zeros. */
 int hash_fd(int fd, char ret_hex[65], struct err *e) __attribute__((nonnull, warn_unused_result));

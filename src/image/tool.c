@@ -14,6 +14,7 @@
 
 #define TOOLS_MAX 3
 #define LINES_MAX 4096
+#define LINE_MAX_BYTES 600 /* of one line in a message */
 
 /* What a host tool needs from our environment; anything else would make images differ from user to user. */
 static const char *const KEPT_ENV[] = {"HOME",      "APT_CONFIG", "http_proxy", "https_proxy", "ftp_proxy",
@@ -50,7 +51,7 @@ int tool_start(struct tool *tool, const struct tool_start *start, struct err *e)
     if (make_pipe(&err_read, &err_write, e) || (start->out_fd < 0 && make_pipe(&out_read, &out_write, e)))
         return -1;
     auto_strv env = {0};
-    if (start->rights != TOOL_UNTRUSTED)
+    if (start->rights == TOOL_ISOLATED || start->rights == TOOL_PACKAGES)
         fill_env(&env, start);
     struct jail_fd fds[4] = {{err_write, 2}, {start->out_fd < 0 ? out_write : start->out_fd, 1}};
     size_t fds_len = 2;
@@ -59,6 +60,7 @@ int tool_start(struct tool *tool, const struct tool_start *start, struct err *e)
     if (start->image_fd >= 0)
         fds[fds_len++] = (struct jail_fd){start->image_fd, 3};
     bool packages = start->rights == TOOL_PACKAGES, untrusted = start->rights == TOOL_UNTRUSTED;
+    bool keeps = packages || start->rights == TOOL_READER; /* which drops all but its rights over files itself */
     struct jail_spec spec = {
         .name = start->name,
         .program = start->program,
@@ -70,7 +72,7 @@ int tool_start(struct tool *tool, const struct tool_start *start, struct err *e)
         .namespaces = true,
         .network = packages,
         .ids = untrusted ? JAIL_IDS_NOBODY : JAIL_IDS_KEEP,
-        .caps = packages ? JAIL_CAPS_KEEP : JAIL_CAPS_DROP,
+        .caps = keeps ? JAIL_CAPS_KEEP : JAIL_CAPS_DROP,
         .allow_new_privs = packages,
         .lockdown_follows = untrusted,
         .file_size_max = untrusted ? IMAGE_BYTES_MAX : 0,
@@ -107,7 +109,7 @@ int tool_error(const struct tool *tool, enum err_code code, struct err *e)
 /* Keeps the newest words: whole lines go at the front. */
 static void add_to_tail(struct tool *tool, const char *line)
 {
-    size_t len = strnlen(line, 300), used = strlen(tool->tail);
+    size_t len = strnlen(line, LINE_MAX_BYTES), used = strlen(tool->tail);
     while (used && used + len + 3 > sizeof tool->tail) {
         const char *next = strstr(tool->tail, "; ");
         size_t cut = next ? (size_t)(next - tool->tail) + 2 : used;

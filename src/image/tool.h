@@ -11,6 +11,7 @@
 enum tool_rights {
     TOOL_ISOLATED,  /* our caller's ids, own namespaces, no network, no capability */
     TOOL_PACKAGES,  /* apt and mmdebstrap: the caller's rights and network, own namespaces */
+    TOOL_READER,    /* the image program reading a folder of the host: the caller's ids, rights over files, no network */
     TOOL_UNTRUSTED, /* meets bytes from anywhere: nobody's ids, nothing else; locks itself down */
 };
 

@@ -30,18 +30,35 @@ static int archive_failed(struct pack *p, const char *path, struct err *e)
     return err_set(e, ERR_SYSTEM, "%.500s: %.400s", path, text ? text : "cannot be packed");
 }
 
+/* Where the data at or after `at` begins; `at` itself when the file system cannot tell. */
+static uint64_t next_data(int fd, uint64_t at, uint64_t size)
+{
+    off_t data = lseek(fd, (off_t)at, SEEK_DATA);
+    if (data < 0)
+        return errno == ENXIO ? size : at;
+    return (uint64_t)data < size ? (uint64_t)data : size;
+}
+
 static int copy_content(struct pack *p, int fd, uint64_t size, const char *path, struct err *e)
 {
+    static const uint8_t zeros[COPY_BLOCK];
+    uint64_t data = next_data(fd, 0, size);
     for (uint64_t done = 0; done < size;) {
-        size_t want = size - done < sizeof p->block ? (size_t)(size - done) : sizeof p->block;
-        ssize_t n = fd_read(fd, p->block, want);
+        bool hole = done < data; /* its zeros are written, not read */
+        uint64_t left = (hole ? data : size) - done;
+        size_t want = left < sizeof p->block ? (size_t)left : sizeof p->block;
+        ssize_t n = hole ? (ssize_t)want : pread(fd, p->block, want, (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
         if (n < 0)
             return err_sys(e, errno, "read '%.500s'", path);
         if (n == 0)
             return err_set(e, ERR_SYSTEM, "'%.500s' became shorter while it was read", path);
-        if (archive_write_data(p->out, p->block, (size_t)n) != n)
+        if (archive_write_data(p->out, hole ? zeros : p->block, (size_t)n) != n)
             return archive_failed(p, path, e);
         done += (uint64_t)n;
+        if (!hole)
+            data = next_data(fd, done, size);
     }
     p->summary.content_bytes += size;
     return 0;
@@ -63,12 +80,42 @@ static int add_xattrs(struct archive_entry *entry, int fd, const char *path, str
     return 0;
 }
 
+/* The data segments of a file with holes. */
+static void add_segments(struct archive_entry *entry, int fd, off_t size)
+{
+    off_t at = lseek(fd, 0, SEEK_DATA), hole = lseek(fd, 0, SEEK_HOLE);
+    if (hole < 0 || hole >= size || (at < 0 && errno != ENXIO)) {
+        lseek(fd, 0, SEEK_SET); /* no hole, or a file system that cannot tell */
+        return;
+    }
+    while (at >= 0 && at < size) {
+        off_t end = lseek(fd, at, SEEK_HOLE);
+        if (end < 0 || end > size)
+            end = size;
+        archive_entry_sparse_add_entry(entry, at, end - at);
+        at = lseek(fd, end, SEEK_DATA);
+    }
+    archive_entry_sparse_add_entry(entry, size, 0);
+    lseek(fd, 0, SEEK_SET);
+}
+
+static void make_exact(struct archive_entry *entry, int fd, const struct stat *s)
+{
+    archive_entry_unset_atime(entry);
+    archive_entry_unset_ctime(entry);
+    archive_entry_unset_birthtime(entry);
+    if (S_ISREG(s->st_mode) && fd >= 0 && s->st_size > 0)
+        add_segments(entry, fd, s->st_size);
+}
+
 /* Fills what the archive says of one file. fd: the open file or folder, -1 for anything else. */
 static int describe(struct pack *p, struct archive_entry *entry, int dir_fd, const char *name, int fd, const struct stat *s,
                     const char *path, struct err *e)
 {
     archive_entry_copy_stat(entry, s);
     archive_entry_set_pathname(entry, path);
+    if (p->options->exact)
+        make_exact(entry, fd, s);
     if (!p->options->keep_owners) {
         archive_entry_set_uid(entry, 0);
         archive_entry_set_gid(entry, 0);
@@ -181,7 +228,8 @@ int pack_tree(int dir_fd, const char *name, const char *as, int out_fd, const st
     int result = -1;
     if (!p->out || !p->links) {
         err_set(e, ERR_NOMEM, "no memory for an archive");
-    } else if (archive_write_set_format_pax_restricted(p->out) < ARCHIVE_WARN ||
+    } else if ((options->exact ? archive_write_set_format_pax(p->out) : archive_write_set_format_pax_restricted(p->out)) <
+                   ARCHIVE_WARN ||
                archive_write_set_options(p->out, "hdrcharset=BINARY") < ARCHIVE_WARN ||
                archive_write_open_fd(p->out, out_fd) < ARCHIVE_WARN) {
         archive_failed(p, as, e);

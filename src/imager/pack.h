@@ -12,6 +12,7 @@
 struct pack_options {
     bool keep_owners; /* else everything is root's */
     bool keep_xattrs;
+    bool exact; /* times to the nanosecond, holes as holes, no time of access: the same tree gives the same bytes */
 };
 
 struct pack_summary {

@@ -76,11 +76,12 @@ static int archive_failed(struct job *job, struct err *e)
 /* An entry's name for messages: control and non-ASCII bytes as \xNN. */
 static const char *printable(const char *name)
 {
-    static char text[400];
+    static char text[200];
     size_t used = 0;
-    for (const uint8_t *at = (const uint8_t *)(name ? name : "(no name)"); *at && used + 8 < sizeof text; at++)
+    const uint8_t *at = (const uint8_t *)(name ? name : "(no name)");
+    for (; *at && used + 8 < sizeof text; at++)
         used += (size_t)snprintf(text + used, sizeof text - used, *at < 0x20 || *at >= 0x7f ? "\\x%02x" : "%c", *at);
-    text[used] = 0;
+    snprintf(text + used, sizeof text - used, "%s", *at ? "..." : "");
     return text;
 }
 

@@ -54,3 +54,18 @@ int jail_caps_drop(bool keep_sys_admin)
         return -1;
     return keep ? prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_SYS_ADMIN, 0, 0) : 0;
 }
+
+int jail_caps_keep_files(void)
+{
+    static const unsigned kept[] = {CAP_DAC_OVERRIDE, CAP_FOWNER};
+    bool has[sizeof kept / sizeof *kept];
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        has[i] = jail_caps_has(kept[i]);
+    start_over();
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (has[i] && capng_update(CAPNG_ADD, CAPNG_EFFECTIVE | CAPNG_PERMITTED, kept[i]))
+            return -1;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) && errno != EINVAL)
+        return -1;
+    return capng_apply(CAPNG_SELECT_CAPS) ? -1 : 0;
+}

@@ -49,6 +49,8 @@ _Noreturn void jail_child_run(struct jail_plan *plan);
 int jail_caps_bound(bool keep_sys_admin);
 /* Empties all the other sets; with keep_sys_admin CAP_SYS_ADMIN stays in them, so that it survives the exec. 0 or -1, errno. */
 int jail_caps_drop(bool keep_sys_admin);
+/* Leaves CAP_DAC_OVERRIDE and CAP_FOWNER where they are held, and nothing else. 0 or -1, errno. */
+int jail_caps_keep_files(void);
 bool jail_caps_has(unsigned capability);
 /* Maps one id of this new user namespace to the caller's id outside. 0, or -1 with errno. */
 int jail_write_maps(uid_t inside_uid, uid_t uid, gid_t inside_gid, gid_t gid);

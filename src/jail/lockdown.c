@@ -9,6 +9,7 @@
 #include <linux/capability.h>
 #include <sched.h>
 #include <seccomp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -56,13 +57,31 @@ static int own_mounts(void)
     return jail_write_maps(uid, uid, gid, gid);
 }
 
-static int empty_root(void)
+static int cover_empty(const char *place)
+{
+    return mount("empty", place, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=1,mode=555");
+}
+
+static int cover_folder(const char *place, int folder_fd)
+{
+    char source[32];
+    snprintf(source, sizeof source, "/proc/self/fd/%d", folder_fd);
+    if (mount(source, place, NULL, MS_BIND | MS_REC, NULL))
+        return -1;
+    /* A user namespace may not loosen what is locked there, and need not. */
+    if (mount(NULL, place, NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV, NULL))
+        errno = 0;
+    return 0;
+}
+
+/* A new root: the folder, or an empty one (-1). */
+static int new_root(int folder_fd)
 {
     static const char *const places[] = {"/tmp", "/usr", "/dev", "/proc"}; /* any folder will do: it is covered, not changed */
     if (own_mounts() || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
         return -1;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        if (mount("empty", places[i], "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=1,mode=555"))
+        if (folder_fd >= 0 ? cover_folder(places[i], folder_fd) : cover_empty(places[i]))
             continue;
         if (chdir(places[i]))
             return -1;
@@ -122,18 +141,36 @@ static int load_filter(const char *const *syscalls, struct err *e)
     return result;
 }
 
-int jail_lockdown(const char *const *syscalls, unsigned *ret_missing, struct err *e)
+/* The part after the root: no capability but those over files when asked, no new privileges, the filter. */
+static int lock(bool keep_files, const char *const *syscalls, struct err *e)
 {
-    unsigned missing = empty_root() ? JAIL_LAYER_ROOT : 0;
-    if (jail_caps_bound(false) || jail_caps_drop(false))
+    if (jail_caps_bound(false) || (keep_files ? jail_caps_keep_files() : jail_caps_drop(false)))
         return err_sys(e, errno, "lock down: drop capabilities");
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
         return err_sys(e, errno, "lock down: set process flags");
 #if JAIL_SANITIZED
     locked = true;
 #endif
-    if (load_filter(syscalls, e))
-        return err_wrap(e, "lock down");
+    return load_filter(syscalls, e) ? err_wrap(e, "lock down") : 0;
+}
+
+int jail_lockdown(const char *const *syscalls, unsigned *ret_missing, struct err *e)
+{
+    unsigned missing = new_root(-1) ? JAIL_LAYER_ROOT : 0;
+    if (lock(false, syscalls, e))
+        return -1;
+    *ret_missing = missing;
+    return 0;
+}
+
+int jail_lockdown_into(int root_fd, const char *const *syscalls, unsigned *ret_missing, struct err *e)
+{
+    unsigned missing = new_root(root_fd) ? JAIL_LAYER_ROOT : 0;
+    if (missing && fchdir(root_fd))
+        return err_sys(e, errno, "lock down: enter the folder");
+    close(root_fd);
+    if (lock(true, syscalls, e))
+        return -1;
     *ret_missing = missing;
     return 0;
 }

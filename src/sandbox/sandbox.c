@@ -200,6 +200,7 @@ struct sandbox *sandbox_start(uv_loop_t *loop, const struct sandbox_spec *spec, 
     s->link = link_new(loop, STEAL_FD(link_fd), &link_events, e);
     if (!s->link)
         goto failed;
+    uv_update_time(loop); /* the caller may have blocked for minutes: the loop's idea of now would make the deadline pass at once */
     uv_timer_start(&s->timer, on_deadline, BOOT_MS_MAX, 0);
     return s;
 failed:

@@ -41,6 +41,7 @@
 #define PROBE_LOOPS 1000000u
 #define SLOT_SIZE (2 * MIB)
 #define CODE_AT 0x8000u
+#define CPUID_ENTRIES 256 /* more than KVM has (KVM_MAX_CPUID_ENTRIES) */
 
 static struct kvm_run *current_run;
 
@@ -85,11 +86,10 @@ static int set_up_memory(int vm_fd, struct kvm_probe *p)
 static int set_up_cpu(int kvm_fd, int cpu_fd, struct kvm_probe *p)
 {
     struct kvm_sregs sregs;
-    struct {
-        struct kvm_cpuid2 head;
-        struct kvm_cpuid_entry2 entries[128];
-    } cpuid = {.head.nent = 128};
-    if (ioctl(kvm_fd, KVM_GET_SUPPORTED_CPUID, &cpuid) < 0 || ioctl(cpu_fd, KVM_SET_CPUID2, &cpuid) < 0) {
+    _Alignas(8) uint8_t room[sizeof(struct kvm_cpuid2) + CPUID_ENTRIES * sizeof(struct kvm_cpuid_entry2)] = {0};
+    struct kvm_cpuid2 *cpuid = (struct kvm_cpuid2 *)(void *)room;
+    cpuid->nent = CPUID_ENTRIES;
+    if (ioctl(kvm_fd, KVM_GET_SUPPORTED_CPUID, cpuid) < 0 || ioctl(cpu_fd, KVM_SET_CPUID2, cpuid) < 0) {
         say(p, "KVM_SET_CPUID2", errno);
         return -1;
     }

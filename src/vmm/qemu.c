@@ -99,15 +99,26 @@ static void fail_machine(struct qemu_vm *vm, const struct err *cause)
 
 /* --- the end of the handles --- */
 
-static void on_handle_closed(uv_handle_t *handle)
+static void drop_handle(struct qemu_vm *vm)
 {
-    struct qemu_vm *vm = handle->data;
+    CHECK(vm->handles > 0);
     if (--vm->handles > 0)
         return;
     qmp_done(&vm->qmp);
     tail_done(&vm->stderr_tail);
     tail_done(&vm->base.console);
     free(vm);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    drop_handle(handle->data);
+}
+
+static void on_source_closed(uv_handle_t *handle)
+{
+    const struct source *s = handle->data;
+    drop_handle(s->vm);
 }
 
 static void close_source(struct source *s)
@@ -130,12 +141,11 @@ static void qemu_free(struct vm *base)
     for (size_t i = 0; i < SOURCE_COUNT; i++) {
         close_source(&vm->sources[i]);
         if (vm->sources[i].has_handle)
-            uv_close((uv_handle_t *)&vm->sources[i].poll, on_handle_closed);
+            uv_close((uv_handle_t *)&vm->sources[i].poll, on_source_closed);
     }
     if (vm->has_grace)
         uv_close((uv_handle_t *)&vm->grace, on_handle_closed);
-    uv_handle_t none = {.data = vm};
-    on_handle_closed(&none);
+    drop_handle(vm);
 }
 
 /* --- the control channel --- */

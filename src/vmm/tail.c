@@ -34,7 +34,7 @@ void tail_append(struct tail *t, const char *bytes, size_t len)
     }
     make_room(t, len);
     for (size_t i = 0; i < len; i++)
-        t->text[t->len++] = bytes[i] ? bytes[i] : '?';
+        t->text[t->len++] = (char)(bytes[i] ? bytes[i] : '?');
     t->text[t->len] = 0;
 }
 

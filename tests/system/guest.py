@@ -262,6 +262,9 @@ def initramfs(agent, modules):
         found.update({name[:-3]: os.path.join(folder, name) for name in names if name.endswith(".ko")})
     entries = [("init", 0o100755, open(agent, "rb").read()), ("modules", 0o040755, b""), ("dev", 0o040755, b"")]
     entries += [(f"modules/{name}.ko", 0o100644, open(found[name], "rb").read()) for name in MODULES if name in found]
+    order = os.path.join(modules, "order")
+    if os.path.exists(order):
+        entries.append(("modules/order", 0o100644, open(order, "rb").read()))
     return newc(entries)
 
 

@@ -25,8 +25,9 @@ def test_leak_fails_the_test(tmp_path, leak):
     folder.mkdir()
     for name in ("conftest.py", "processes.py"):
         shutil.copy(os.path.join(TESTS, name), folder)
-    (folder / "test_it.py").write_text(f"import os, subprocess\nSCRATCH = {str(tmp_path / 'build/test-store/scratch')!r}\n"
-                                       f"def test_it():\n    {statement or 'pass'}\n")
+    (folder / "test_it.py").write_text("import os, pytest, subprocess\n@pytest.fixture(scope='session')\ndef prepared_sandbox(): pass\n"
+                                       f"SCRATCH = {str(tmp_path / 'build/test-store/scratch')!r}\n"
+                                       f"def test_it(sandbox):\n    {statement or 'pass'}\n")
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)], capture_output=True, text=True,
                           timeout=60, check=False)
     assert done.returncode == (1 if message else 0), done.stdout
