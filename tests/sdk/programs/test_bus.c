@@ -8,8 +8,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "daemon/stop.h"
 #include "engine/channel.h"
-#include "engine/link.h"
+#include "engine/uplink.h"
 #include "engine/server.h"
 
 #include <dirent.h>
@@ -364,23 +365,24 @@ static const struct engine_function functions[] = {
 
 /* ---- the program ---- */
 
-static uv_signal_t on_term;
+static struct stop *stopper;
 static uv_pipe_t input;
 
-static void stop(void)
+static void end(void)
 {
-    if (uv_is_closing((uv_handle_t *)&on_term))
+    if (!stopper)
         return;
     engine_free(engine);
-    uv_close((uv_handle_t *)&on_term, NULL);
+    stop_free(stopper);
+    stopper = NULL;
     uv_close((uv_handle_t *)&input, NULL);
 }
 
-static void on_signal(uv_signal_t *handle, int number)
+static void on_stop(void *context, const char *why)
 {
-    (void)handle;
-    (void)number;
-    stop();
+    (void)context;
+    say("stop %s", why);
+    end();
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
@@ -396,13 +398,13 @@ static void on_input(uv_stream_t *stream, ssize_t len, const uv_buf_t *buf)
     (void)stream;
     (void)buf;
     if (len < 0)
-        stop();
+        end();
 }
 
-static void on_state(void *context, enum link_state state, const char *reason)
+static void on_state(void *context, enum uplink_state state, const char *reason)
 {
     (void)context;
-    say("state %s %" PRIu64 " %s", link_state_name(state), clock_now_ms(), reason ? reason : "");
+    say("state %s %" PRIu64 " %s", uplink_state_name(state), clock_now_ms(), reason ? reason : "");
 }
 
 static int start(int argc, char **argv, struct err *e)
@@ -422,12 +424,12 @@ static int start(int argc, char **argv, struct err *e)
         if (engine)
             say("listening %u", bound);
     } else if (argc >= 3 && strcmp(argv[1], "worker") == 0) {
-        struct link_config config = {.url = argv[2],
+        struct uplink_config config = {.url = argv[2],
                                      .name = "test-worker",
                                      .description = "the tests' worker",
                                      .token = getenv("TEST_TOKEN"),
                                      .on_state = on_state};
-        engine = link_new(&loop, &config, e);
+        engine = uplink_new(&loop, &config, e);
     } else {
         return err_set(e, ERR_USAGE, "usage: test_bus serve PORT | worker URL");
     }
@@ -440,14 +442,13 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     log_set_level(getenv("TEST_DEBUG") ? LOG_DEBUG : LOG_WARN);
     CHECK(uv_loop_init(&loop) == 0);
-    if (start(argc, argv, &e)) {
+    stopper = stop_watch(&loop, on_stop, NULL, &e);
+    if (!stopper || start(argc, argv, &e)) {
         fprintf(stderr, "test_bus: %s\n", e.text);
         return 1;
     }
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
         CHECK(engine_register(engine, &functions[i], &e) == 0);
-    uv_signal_init(&loop, &on_term);
-    uv_signal_start(&on_term, on_signal, SIGTERM);
     uv_pipe_init(&loop, &input, 0);
     if (uv_pipe_open(&input, 0) == 0)
         uv_read_start((uv_stream_t *)&input, on_alloc, on_input);
