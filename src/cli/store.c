@@ -22,6 +22,8 @@ struct store *cli_store_open(const char *config_path, struct config *ret_config,
         customs[i] =
             (struct image_custom){.name = ret_config->custom_images[i].name, .source = ret_config->custom_images[i].source};
     store_configure(store, customs, ret_config->custom_images_len, ret_config->image_store_max_gb * GIB);
+    if (ret_config->kernel)
+        store_use_kernel(store, ret_config->kernel, ret_config->kernel_modules);
     return store;
 }
 

@@ -40,6 +40,8 @@ static const struct key keys[] = {
     {"default_memory_mb", KEY_NUMBER, AT(default_memory_mb), 128, VM_MEMORY_MB_MAX, NULL, 512, "default_memory_mb: 512"},
     {"host", KEY_TEXT, AT(host), 0, 0, NULL, 0, "host: 127.0.0.1"},
     {"image_store_max_gb", KEY_NUMBER, AT(image_store_max_gb), 1, 1 << 20, NULL, 40, "image_store_max_gb: 40"},
+    {"kernel", KEY_TEXT, AT(kernel), 0, 0, NULL, 0, "kernel: /boot/vmlinuz"},
+    {"kernel_modules", KEY_TEXT, AT(kernel_modules), 0, 0, NULL, 0, "kernel_modules: /lib/modules/6.1.0"},
     {"max_disk_mb", KEY_NUMBER, AT(max_disk_mb), 16, 1 << 20, NULL, 20480, "max_disk_mb: 20480"},
     {"port", KEY_NUMBER, AT(port), 0, 65535, NULL, 49134, "port: 49134"},
     {"token", KEY_TEXT, AT(token), 0, 0, NULL, 0, "token: \"a long secret\""},

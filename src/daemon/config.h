@@ -23,6 +23,7 @@ struct config {
     uint64_t default_cpus, default_memory_mb;
     uint64_t default_disk_mb, max_disk_mb;
     uint64_t image_store_max_gb;
+    char *kernel, *kernel_modules; /* NULL: Debian's; the folder lib/modules/RELEASE of the same kernel, NULL: all built in */
     struct config_image *custom_images;
     size_t custom_images_len;
     /* the embedded engine */

@@ -19,7 +19,7 @@ static void test_parse_takes_every_key(void **state)
     assert_null(config.host);
     const char *text =
         "accel: kvm\nbackend: qemu\ndefault_cpus: 2\ndefault_memory_mb: 1024\ndefault_disk_mb: 100\nmax_disk_mb: 200\n"
-        "image_store_max_gb: 3\nhost: 0.0.0.0\nport: 1\ntoken: secret\nallowed_origins: [a, \"b c\"]\n"
+        "image_store_max_gb: 3\nhost: 0.0.0.0\nkernel: /k\nport: 1\ntoken: secret\nallowed_origins: [a, \"b c\"]\n"
         "custom_images:\n  tools: debian:bookworm+git\n  mine: 'tar:/x.tar'\n";
     assert_int_equal(parse(&config, text, &e), 0);
     assert_string_equal(config.accel, "kvm");
@@ -27,6 +27,8 @@ static void test_parse_takes_every_key(void **state)
     assert_int_equal(config.default_disk_mb, 100);
     assert_int_equal(config.image_store_max_gb, 3);
     assert_string_equal(config.host, "0.0.0.0");
+    assert_string_equal(config.kernel, "/k");
+    assert_null(config.kernel_modules);
     assert_string_equal(config.token, "secret");
     assert_int_equal(config.allowed_origins.len, 2);
     assert_string_equal(config.allowed_origins.items[1], "b c");
