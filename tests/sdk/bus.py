@@ -12,6 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.path.join(ROOT, os.environ.get("III_SANDBOX_BUILD", "build/asan"))
 NODE_DIR = os.path.join(ROOT, "build", "sdk")
 SDK = os.path.join(ROOT, "tests", "sdk")
+TEST_BUS = os.path.join(BUILD, "tests", "sdk", "test_bus")
 
 
 def install_client():
@@ -115,7 +116,7 @@ class Bus(Program):
     """An embedded engine with the functions demo::*."""
 
     def __init__(self, port=0, env=None):
-        super().__init__(os.path.join(BUILD, "tests", "sdk", "test_bus"), "serve", str(port), env=env)
+        super().__init__(TEST_BUS, "serve", str(port), env=env)
         self.port = int(self.line("listening").split()[1])
         self.url = f"ws://127.0.0.1:{self.port}"
 
@@ -124,7 +125,7 @@ class Worker(Program):
     """A worker with the functions demo::* that joins an engine."""
 
     def __init__(self, url, env=None):
-        super().__init__(os.path.join(BUILD, "tests", "sdk", "test_bus"), "worker", url, env=env)
+        super().__init__(TEST_BUS, "worker", url, env=env)
 
 
 class Node(Program):
