@@ -51,9 +51,14 @@ static const struct key keys[] = {
 
 /* --- the struct --- */
 
+static void *place_of(struct config *config, const struct key *key)
+{
+    return (char *)config + key->offset;
+}
+
 static void set_text(struct config *config, const struct key *key, const char *text)
 {
-    char **place = (char **)((char *)config + key->offset);
+    char **place = place_of(config, key);
     free(*place);
     *place = xstrdup(text);
 }
@@ -63,7 +68,7 @@ void config_init(struct config *config)
     *config = (struct config){0};
     for (size_t i = 0; i < KEYS_LEN; i++) {
         if (keys[i].kind == KEY_NUMBER)
-            *(uint64_t *)((char *)config + keys[i].offset) = keys[i].number;
+            *(uint64_t *)place_of(config, &keys[i]) = keys[i].number;
         else if (keys[i].kind == KEY_CHOICE)
             set_text(config, &keys[i], keys[i].choices[0]);
     }
@@ -75,7 +80,7 @@ void config_done(struct config *config)
         return;
     for (size_t i = 0; i < KEYS_LEN; i++)
         if (keys[i].kind == KEY_TEXT || keys[i].kind == KEY_CHOICE)
-            free(*(char **)((char *)config + keys[i].offset));
+            free(*(char **)place_of(config, &keys[i]));
     for (size_t i = 0; i < config->custom_images_len; i++) {
         free(config->custom_images[i].name);
         free(config->custom_images[i].source);
@@ -121,7 +126,7 @@ static int take_number(struct reading *r, const struct key *key, const yaml_node
             xasprintf("a number from %llu to %llu", (unsigned long long)key->min, (unsigned long long)key->max);
         return want(r, key, node, kind, e);
     }
-    *(uint64_t *)((char *)r->config + key->offset) = value;
+    *(uint64_t *)place_of(r->config, key) = value;
     return 0;
 }
 
@@ -152,7 +157,7 @@ static int take_texts(struct reading *r, const struct key *key, const yaml_node_
             return want(r, key, one, "a list of texts", e);
         if (r->config->allowed_origins.len >= CONFIG_LIST_MAX)
             return fail(r, one, e, "the list is too long");
-        strv_add((struct strv *)((char *)r->config + key->offset), text);
+        strv_add(place_of(r->config, key), text);
     }
     return 0;
 }
