@@ -148,9 +148,7 @@ static int fetch(struct store *store, const struct image_progress *progress, str
         return -1;
     int failed = download(work, progress, e) || unpack(work, progress, e) || assemble(work, progress, &release, e) ||
                  publish(store, work, release, true, e);
-    struct err removal = ERR_INIT;
-    if (dir_remove(work, &removal))
-        store_note(store, "half-made '%s' cannot be removed: %s", work, removal.text);
+    store_discard(store, work);
     return failed ? -1 : 0;
 }
 
@@ -298,9 +296,7 @@ static int take_custom(struct store *store, const char *name, const struct image
     auto_free char *made = xasprintf("%s/made", work);
     int failed =
         kernel_folder_make(store->kernel_path, store->kernel_modules, made, progress, e) || publish(store, work, name, false, e);
-    struct err removal = ERR_INIT;
-    if (dir_remove(work, &removal))
-        store_note(store, "half-made '%s' cannot be removed: %s", work, removal.text);
+    store_discard(store, work);
     return failed ? -1 : 0;
 }
 

@@ -50,7 +50,7 @@ static int seal_files(const char *made, const char *order, bool unpacked, struct
             strv_addf(&files, "modules/%s.ko", name);
     for (size_t i = 0; i < files.len; i++) {
         auto_free char *path = xasprintf("%s/%s", made, files.items[i]);
-        auto_close fd = open(path, O_RDWR | O_CLOEXEC);
+        auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
         char digest[65];
         if (fd < 0 || fchmod(fd, 0444) || fsync(fd))
             return err_sys(e, errno, "open '%s'", path);
