@@ -5,11 +5,13 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/limits.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -231,6 +233,16 @@ static const struct verb *find_verb(const struct cli_words *words, struct err *e
     return NULL;
 }
 
+/* A path as the user's shell sees it becomes absolute. */
+static char *full_name(const char *name)
+{
+    bool has_path = text_has_prefix(name, "tar:") || text_has_prefix(name, "dir:");
+    char folder[PATH_MAX];
+    if (!has_path || !name[4] || name[4] == '/' || !getcwd(folder, sizeof folder))
+        return xstrdup(name);
+    return xasprintf("%.4s%s/%s", name, folder, name + 4);
+}
+
 static int run_verb(const struct verb *verb, const struct image_options *options, const struct cli_words *words, struct err *e)
 {
     struct store *store = store_open(NULL, e);
@@ -239,8 +251,10 @@ static int run_verb(const struct verb *verb, const struct image_options *options
     int result = 0;
     if (!verb->names_image)
         result = verb->run(store, options, NULL, e);
-    for (size_t i = 1; verb->names_image && !result && i < words->words_len; i++)
-        result = verb->run(store, options, words->words[i], e);
+    for (size_t i = 1; verb->names_image && !result && i < words->words_len; i++) {
+        auto_free char *name = full_name(words->words[i]);
+        result = verb->run(store, options, name, e);
+    }
     const struct strv *notes = store_notes(store);
     for (size_t i = 0; i < notes->len; i++)
         fprintf(stderr, "note: %s\n", notes->items[i]);
@@ -275,8 +289,8 @@ const struct cli_command cli_image = {
     .name = "image",
     .summary = "prepare, list, check and remove images",
     .synopsis = "image pull|info|rm NAME... | image ls|verify|prune [FLAGS]",
-    .description = "An image is a preset (python, node) or a source: debian:SUITE+PACKAGE,..., tar:FILE, dir:FOLDER (absolute\n"
-                   "paths). It is prepared once and kept; `run` prepares what is missing by itself.\n\n"
+    .description = "An image is a preset (python, node) or a source: debian:SUITE+PACKAGE,..., tar:FILE, dir:FOLDER.\n"
+                   "It is prepared once and kept; `run` prepares what is missing by itself.\n\n"
                    "  iii-sandbox image pull python\n"
                    "  iii-sandbox image pull debian:bookworm+gcc,make\n"
                    "  iii-sandbox image ls --json\n"
