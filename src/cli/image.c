@@ -222,8 +222,10 @@ static int run_verb(const struct verb *verb, struct image_options *options, cons
         options->max_gb = config.image_store_max_gb;
     if (store && !verb->names_image)
         result = verb->run(store, options, NULL, e);
-    for (size_t i = 1; verb->names_image && !result && i < words->words_len; i++)
-        result = verb->run(store, options, words->words[i], e);
+    for (size_t i = 1; verb->names_image && !result && i < words->words_len; i++) {
+        auto_free char *name = cli_image_name(words->words[i]);
+        result = verb->run(store, options, name, e);
+    }
     cli_store_close(store);
     config_done(&config);
     return result;
@@ -257,8 +259,8 @@ const struct cli_command cli_image = {
     .name = "image",
     .summary = "prepare, list, check and remove images",
     .synopsis = "image pull|info|rm NAME... | image ls|verify|prune [FLAGS]",
-    .description = "An image is a preset (python, node) or a source: debian:SUITE+PACKAGE,..., tar:FILE, dir:FOLDER (absolute\n"
-                   "paths). It is prepared once and kept; `run` prepares what is missing by itself.\n\n"
+    .description = "An image is a preset (python, node) or a source: debian:SUITE+PACKAGE,..., tar:FILE, dir:FOLDER.\n"
+                   "It is prepared once and kept; `run` prepares what is missing by itself.\n\n"
                    "  iii-sandbox image pull python\n"
                    "  iii-sandbox image pull debian:bookworm+gcc,make\n"
                    "  iii-sandbox image ls --json\n"

@@ -469,8 +469,9 @@ static int apply_config(struct run *run, const struct config *config, struct err
 static int prepare_store(struct run *run, struct store *store, struct err *e)
 {
     struct image_progress progress = {.on_stage = terminal_progress, .cancelled = cli_cancel_watch()};
-    int failed = image_ensure(store, run->words.words[0], &progress, &run->image, NULL, e) ||
-                 kernel_ensure(store, &progress, &run->kernel, NULL, e);
+    auto_free char *name = cli_image_name(run->words.words[0]);
+    int failed =
+        image_ensure(store, name, &progress, &run->image, NULL, e) || kernel_ensure(store, &progress, &run->kernel, NULL, e);
     cli_cancel_unwatch();
     return failed ? -1 : run_request_make(&run->options, &run->words, &run->image, &run->request, e);
 }

@@ -4,8 +4,11 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/limits.h"
+#include "base/text.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t cancelled;
 
@@ -64,4 +67,13 @@ void cli_cancel_unwatch(void)
 int cli_cancel_status(const struct err *e, int otherwise)
 {
     return e->code == ERR_INTERRUPTED && cancelled ? 128 + cancelled : otherwise;
+}
+
+char *cli_image_name(const char *name)
+{
+    bool has_path = text_has_prefix(name, "tar:") || text_has_prefix(name, "dir:");
+    char folder[PATH_MAX];
+    if (!has_path || !name[4] || name[4] == '/' || !getcwd(folder, sizeof folder))
+        return xstrdup(name);
+    return xasprintf("%.4s%s/%s", name, folder, name + 4);
 }

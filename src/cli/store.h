@@ -22,3 +22,5 @@ const volatile sig_atomic_t *cli_cancel_watch(void);
 void cli_cancel_unwatch(void);
 /* 128 + the signal that set the flag when e is ERR_INTERRUPTED, else `otherwise`. */
 int cli_cancel_status(const struct err *e, int otherwise) __attribute__((nonnull));
+/* The name of an image as the user gave it, with a path in it made absolute. Owned by the caller. */
+char *cli_image_name(const char *name) __attribute__((nonnull, warn_unused_result));

@@ -61,6 +61,12 @@ static bool is_source(const char *name)
     return false;
 }
 
+/* A relative path would be another file tomorrow. */
+static bool is_relative(const char *name)
+{
+    return (text_has_prefix(name, "tar:") || text_has_prefix(name, "dir:")) && name[4] != '/';
+}
+
 int catalog_find(const char *name, struct recipe *ret_recipe, struct err *e)
 {
     const struct preset *preset = NULL;
@@ -71,6 +77,8 @@ int catalog_find(const char *name, struct recipe *ret_recipe, struct err *e)
         return err_set(e, ERR_IMAGE_REFUSED,
                        "there is no image '%s': it is neither a preset (%s, %s) nor debian:, tar: or dir:", name, PRESETS[0].name,
                        PRESETS[1].name);
+    if (!preset && is_relative(name))
+        return err_set(e, ERR_IMAGE_REFUSED, "the image '%s' needs an absolute path", name);
     struct recipe recipe = {
         .name = xstrdup(name), .source = xstrdup(preset ? preset->source : name), .workdir = xstrdup(""), .user = xstrdup("")};
     for (size_t i = 0; preset && preset->env[i]; i++)

@@ -63,10 +63,26 @@ static int check_packages(const char *packages, struct err *e)
     return 0;
 }
 
+/* A file of lines that only we read: they may hold names and passwords, which must not show in a process list. */
+static int write_lines(const struct strv *lines, const char *folder, const char *name, char **ret_path, struct err *e)
+{
+    auto_free char *text = xstrdup(""), *path = xasprintf("%s/%s", folder, name);
+    for (size_t i = 0; i < lines->len; i++) {
+        char *longer = xasprintf("%s%s\n", text, lines->items[i]);
+        free(text);
+        text = longer;
+    }
+    if (file_write_atomic(path, text, strlen(text), 0600, e))
+        return -1;
+    *ret_path = STEAL_PTR(path);
+    return 0;
+}
+
 /* The host's package sources of this suite, its updates and its security updates, as lines for sources.list. */
-static int host_sources(const char *suite, const char *folder, const struct image_progress *progress, struct strv *sources,
+static int host_sources(const char *suite, const char *folder, const struct image_progress *progress, char **ret_path,
                         struct err *e)
 {
+    auto_strv sources = {0};
     auto_free char *program = path_find_in_path("apt-get", e);
     if (!program)
         return err_wrap(e, "debian: images need a Debian host's tools");
@@ -86,11 +102,13 @@ static int host_sources(const char *suite, const char *folder, const struct imag
         if (strcmp(tail, "") && strcmp(tail, "-updates") && strcmp(tail, "-security") && strcmp(tail, "/updates"))
             continue;
         if (key[0] == '/')
-            strv_addf(sources, "deb [signed-by=%s] %s %s %s", key, uri, release, component);
+            strv_addf(&sources, "deb [signed-by=%s] %s %s %s", key, uri, release, component);
         else
-            strv_addf(sources, "deb %s %s %s", uri, release, component);
+            strv_addf(&sources, "deb %s %s %s", uri, release, component);
     }
-    return 0;
+    if (!sources.len) /* the host knows nothing of this suite: Debian's own mirror */
+        strv_addf(&sources, "deb http://deb.debian.org/debian %s main", suite);
+    return write_lines(&sources, folder, "sources.list", ret_path, e);
 }
 
 static bool is_forwarded(const char *line)
@@ -119,17 +137,7 @@ static int host_configuration(const char *folder, const struct image_progress *p
     for (size_t i = 0; i < lines.len; i++)
         if (is_forwarded(lines.items[i]))
             strv_add(&kept, lines.items[i]);
-    auto_free char *text = xstrdup("");
-    for (size_t i = 0; i < kept.len; i++) {
-        char *longer = xasprintf("%s%s\n", text, kept.items[i]);
-        free(text);
-        text = longer;
-    }
-    auto_free char *path = xasprintf("%s/apt.conf", folder);
-    if (file_write_atomic(path, text, strlen(text), 0600, e))
-        return -1;
-    *ret_path = STEAL_PTR(path);
-    return 0;
+    return write_lines(&kept, folder, "apt.conf", ret_path, e);
 }
 
 /* dpkg leaves these out of what it unpacks, in the image as well. mmdebstrap's own --dpkgopt would put a slow filter in front
@@ -166,8 +174,8 @@ int debian_arguments(const char *source, const char *folder, const struct image_
     auto_free char *suite = plus ? xstrndup(source, (size_t)(plus - source)) : xstrdup(source);
     if (!is_word(suite, "-.") || (plus && check_packages(plus + 1, e)))
         return err_is_set(e) ? -1 : err_set(e, ERR_INVALID, "'%s' is not a suite of Debian", suite);
-    auto_strv argv = {0}, sources = {0};
-    auto_free char *program = path_find_in_path("mmdebstrap", e), *configuration = NULL;
+    auto_strv argv = {0};
+    auto_free char *program = path_find_in_path("mmdebstrap", e), *configuration = NULL, *sources = NULL;
     if (!program)
         return err_wrap(e, "debian: images need the package mmdebstrap");
     if (host_sources(suite, folder, progress, &sources, e) || host_configuration(folder, progress, &configuration, e))
@@ -186,10 +194,7 @@ int debian_arguments(const char *source, const char *folder, const struct image_
     add_hooks(&argv, suite);
     strv_add(&argv, suite);
     strv_add(&argv, "-");
-    if (!sources.len) /* the host knows nothing of this suite: Debian's own mirror */
-        strv_addf(&argv, "deb http://deb.debian.org/debian %s main", suite);
-    for (size_t i = 0; i < sources.len; i++)
-        strv_add(&argv, sources.items[i]);
+    strv_add(&argv, sources);
     *ret_argv = argv;
     argv = (struct strv){0};
     return 0;

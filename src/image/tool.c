@@ -2,6 +2,7 @@
 #include "image/tool.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/path.h"
@@ -14,6 +15,7 @@
 #include <sys/wait.h>
 
 #define TOOLS_MAX 3
+#define TOOL_END_MS 15000
 #define LINES_MAX 4096
 #define LINE_MAX_BYTES 600 /* of one line in a message */
 
@@ -167,7 +169,8 @@ static void read_lines(struct tool *tool, int *fd, char line[1024], size_t *len,
     }
 }
 
-static void note_end(struct tool *tools, size_t len, struct tool *ended, struct err *e)
+/* Reaps one that has ended. True when it is the first of the group to fail. */
+static bool note_end(struct tool *tools, size_t len, struct tool *ended)
 {
     struct err lost = ERR_INIT;
     if (jail_wait(&ended->child, &ended->status, &lost))
@@ -176,13 +179,17 @@ static void note_end(struct tool *tools, size_t len, struct tool *ended, struct 
     unsigned failures = 0;
     for (size_t i = 0; i < len; i++)
         failures += tool_failed(&tools[i]);
-    if (!tool_failed(ended))
-        return;
-    ended->order = failures;
-    (void)e;
+    if (tool_failed(ended))
+        ended->order = failures;
+    return ended->order == 1;
+}
+
+/* The others are of no use any more: they are asked to end, and after a while made to. */
+static void end_others(struct tool *tools, size_t len, int number)
+{
     for (size_t i = 0; i < len; i++)
-        if (!tools[i].ended && failures == 1)
-            kill(tools[i].child.pid, SIGTERM); /* apt and mmdebstrap clean up on TERM; the group is waited for anyway */
+        if (!tools[i].ended)
+            kill(tools[i].child.pid, number);
 }
 
 struct watched {
@@ -201,11 +208,14 @@ static void watch(struct watched *w, struct tool *tool, int fd, int kind)
     w->fds[w->len++] = (struct pollfd){.fd = fd, .events = POLLIN};
 }
 
-static void handle(struct tool *tools, size_t len, struct tool *tool, int kind, struct err *e)
+static void handle(struct tool *tools, size_t len, struct tool *tool, int kind, uint64_t *failed_ms)
 {
-    if (kind == 0)
-        note_end(tools, len, tool, e);
-    else if (kind == 1)
+    if (kind == 0) {
+        if (note_end(tools, len, tool)) {
+            *failed_ms = clock_now_ms();
+            end_others(tools, len, SIGTERM); /* apt and mmdebstrap clean up */
+        }
+    } else if (kind == 1)
         read_lines(tool, &tool->out_fd, tool->out_line, &tool->out_len, false);
     else
         read_lines(tool, &tool->err_fd, tool->err_line, &tool->err_len, true);
@@ -214,6 +224,7 @@ static void handle(struct tool *tools, size_t len, struct tool *tool, int kind, 
 int tools_wait(struct tool *tools, size_t len, const struct image_progress *progress, struct err *e)
 {
     CHECK(len <= TOOLS_MAX);
+    uint64_t failed_ms = 0;
     for (;;) {
         struct watched w = {.len = 0};
         bool running = false;
@@ -233,7 +244,9 @@ int tools_wait(struct tool *tools, size_t len, const struct image_progress *prog
             return 0;
         for (nfds_t i = 0; n > 0 && i < w.len; i++)
             if (w.fds[i].revents)
-                handle(tools, len, w.owner[i], w.kind[i], e);
+                handle(tools, len, w.owner[i], w.kind[i], &failed_ms);
+        if (failed_ms && clock_now_ms() - failed_ms > TOOL_END_MS)
+            end_others(tools, len, SIGKILL);
         if (!running && w.len == 0)
             return 0;
     }

@@ -34,6 +34,19 @@ static void test_catalog_find_refuses_an_unknown_name(void **state)
     }
 }
 
+static void test_catalog_find_refuses_a_relative_path(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"tar:x", "dir:../x"};
+    for (size_t i = 0; i < 2; i++) {
+        struct err e = ERR_INIT;
+        struct recipe r;
+        assert_int_equal(catalog_find(names[i], &r, &e), -1);
+        assert_int_equal(e.code, ERR_IMAGE_REFUSED);
+        assert_non_null(strstr(e.text, "absolute"));
+    }
+}
+
 static void test_catalog_file_name_is_safe_and_distinct(void **state)
 {
     (void)state;
@@ -107,6 +120,7 @@ static void test_record_parse_refuses_garbage(void **state)
 }
 
 UNIT_MAIN(cmocka_unit_test(test_catalog_find_knows_the_presets), cmocka_unit_test(test_catalog_find_refuses_an_unknown_name),
+          cmocka_unit_test(test_catalog_find_refuses_a_relative_path),
           cmocka_unit_test(test_catalog_file_name_is_safe_and_distinct),
           cmocka_unit_test(test_record_parse_reads_what_record_format_wrote),
           cmocka_unit_test(test_record_parse_refuses_every_cut), cmocka_unit_test(test_record_parse_refuses_garbage))
