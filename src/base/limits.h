@@ -67,6 +67,7 @@
 /* image */
 #define KERNEL_MODULE_BYTES_MAX (64 * MIB) /* one module, or the agent program */
 #define INITRAMFS_BYTES_MAX (128 * MIB)
+#define VMLINUX_BYTES_MAX (256 * MIB) /* a kernel, unpacked */
 
 /* sandbox */
 #define LINK_PENDING_MAX (32 * MIB) /* frames queued to one guest: all windows and a few large requests */

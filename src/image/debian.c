@@ -172,7 +172,10 @@ int debian_arguments(const char *source, const char *folder, const struct image_
         return err_wrap(e, "debian: images need the package mmdebstrap");
     if (host_sources(suite, folder, progress, &sources, e) || host_configuration(folder, progress, &configuration, e))
         return -1;
+    if (tool_enter_range(&argv, e))
+        return -1;
     strv_add(&argv, program);
+    strv_add(&argv, "--mode=root");
     strv_add(&argv, "--variant=minbase");
     strv_add(&argv, "--format=tar");
     strv_addf(&argv, "--aptopt=%s", configuration);

@@ -48,9 +48,7 @@ static int make_template(struct store *store, unsigned size_mb, const char *thin
         if (!failed && (fsync(fd) || rename(file, path)))
             failed = err_sys(e, errno, "publish '%s'", path);
     }
-    struct err removal = ERR_INIT;
-    if (dir_remove(work, &removal))
-        store_note(store, "half-made '%s' cannot be removed: %s", work, removal.text);
+    store_discard(store, work);
     return failed;
 }
 

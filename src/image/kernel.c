@@ -8,7 +8,7 @@
 #include "base/path.h"
 #include "base/text.h"
 #include "image/initramfs.h"
-#include "image/modules.h"
+#include "image/kernel_folder.h"
 #include "image/tool.h"
 
 #include <dirent.h>
@@ -43,7 +43,9 @@ static char *find_package(const char *folder, const struct image_progress *progr
 {
     auto_free char *program = path_find_in_path("apt-cache", e);
     if (!program) {
-        err_wrap(e, "a kernel is fetched with Debian's tools");
+        err_wrap(
+            e, "a kernel is fetched with Debian's tools; elsewhere give one: a bzImage or ELF file with virtio_mmio, virtio_blk, "
+               "virtio_console, ext4 and overlay, and its lib/modules/RELEASE unless these are built in");
         return NULL;
     }
     static const char *const argv[] = {"apt-cache", "depends", KERNEL_PACKAGE, NULL};
@@ -111,113 +113,22 @@ static int unpack(const char *folder, const struct image_progress *progress, str
     return tool_run("dpkg-deb", program, argv, folder, TOOL_ISOLATED, progress, NULL, e);
 }
 
-/* Copies a module as NAME.ko, unpacking it when the package has it compressed. */
-static int take_module(const char *path, const char *modules, const struct image_progress *progress, struct err *e)
-{
-    auto_free char *name = module_name(path);
-    auto_free char *to = xasprintf("%s/%s.ko", modules, name);
-    if (text_has_suffix(path, ".ko"))
-        return rename(path, to) ? err_sys(e, errno, "move '%s'", path) : 0;
-    const char *tool = text_has_suffix(path, ".xz") ? "xz" : "zstd";
-    auto_free char *program = path_find_in_path(tool, e);
-    const char *argv[] = {tool, "-d", "-q", path, NULL};
-    if (!program || tool_run(tool, program, argv, modules, TOOL_ISOLATED, progress, NULL, e))
-        return -1;
-    auto_free char *unpacked = xstrndup(path, (size_t)(strrchr(path, '.') - path));
-    return rename(unpacked, to) ? err_sys(e, errno, "move '%s'", unpacked) : 0;
-}
-
-/* Seals every file of the kernel's folder and writes their digests into "sums". */
-static int seal_files(const char *made, const char *order, struct err *e)
-{
-    auto_strv files = {0};
-    auto_free char *sums = xstrdup(""), *copy = xstrdup(order), *sums_path = xasprintf("%s/sums", made);
-    strv_add(&files, "vmlinuz");
-    strv_add(&files, "modules/order");
-    char *rest = copy;
-    for (char *name; (name = strsep(&rest, "\n"));)
-        if (*name)
-            strv_addf(&files, "modules/%s.ko", name);
-    for (size_t i = 0; i < files.len; i++) {
-        auto_free char *path = xasprintf("%s/%s", made, files.items[i]);
-        auto_close fd = open(path, O_RDWR | O_CLOEXEC);
-        char digest[65];
-        if (fd < 0 || fchmod(fd, 0444) || fsync(fd))
-            return err_sys(e, errno, "open '%s'", path);
-        if (hash_fd(fd, digest, e) || store_seal(fd, e))
-            return -1;
-        char *longer = xasprintf("%s%s %s\n", sums, digest, files.items[i]);
-        free(sums);
-        sums = longer;
-    }
-    return file_write_atomic(sums_path, sums, strlen(sums), 0444, e);
-}
-
-/* One line of "sums". */
-static bool file_is_whole(const struct store *store, const char *release, const char *line, bool thorough)
-{
-    char digest[65];
-    struct stat s;
-    struct err e = ERR_INIT;
-    if (strlen(line) < 66 || line[64] != ' ')
-        return false;
-    auto_free char *path = xasprintf("%s/kernels/%s/%s", store->dir, release, line + 65);
-    auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &s) || !S_ISREG(s.st_mode))
-        return false;
-    if (store_is_sealed(&s) && !thorough)
-        return true;
-    return hash_fd(fd, digest, &e) == 0 && strncmp(digest, line, 64) == 0;
-}
-
-bool kernel_is_whole(struct store *store, const char *release, const char *order, bool thorough)
-{
-    auto_free char *path = xasprintf("%s/kernels/%s/sums", store->dir, release), *sums = NULL;
-    struct err e = ERR_INIT;
-    size_t lines = 0, wanted = 2;
-    if (file_read(path, SMALL_FILE_MAX, &sums, NULL, &e))
-        return false;
-    char *rest = sums;
-    for (char *line; (line = strsep(&rest, "\n"));) {
-        if (*line && !file_is_whole(store, release, line, thorough))
-            return false;
-        lines += *line != 0;
-    }
-    for (const char *at = order; *at; at++)
-        wanted += *at == '\n';
-    return lines == wanted;
-}
-
 /* From an unpacked package to the kernel's folder "made" beside it. *ret_release: owned by the caller. */
 static int assemble(const char *folder, const struct image_progress *progress, char **ret_release, struct err *e)
 {
     auto_free char *boot = xasprintf("%s/package/boot", folder), *made = xasprintf("%s/made", folder);
-    auto_free char *modules = xasprintf("%s/modules", made), *vmlinuz = find_entry(boot, "vmlinuz-", "", e);
+    auto_free char *vmlinuz = find_entry(boot, "vmlinuz-", "", e);
     if (!vmlinuz)
         return -1;
     const char *release = vmlinuz + strlen(boot) + strlen("/vmlinuz-");
-    auto_free char *root = xasprintf("%s/package/lib/modules/%s", folder, release), *kernel = xasprintf("%s/vmlinuz", made);
-    auto_free char *order_path = xasprintf("%s/order", modules), *order = xstrdup("");
-    auto_strv paths = {0};
-    if (dir_make(modules, 0755, e) || modules_choose(root, &paths, e))
-        return -1;
-    for (size_t i = 0; i < paths.len; i++) {
-        auto_free char *name = module_name(paths.items[i]);
-        char *longer = xasprintf("%s%s\n", order, name);
-        free(order);
-        order = longer;
-        if (take_module(paths.items[i], modules, progress, e))
-            return -1;
-    }
-    if (rename(vmlinuz, kernel))
-        return err_sys(e, errno, "move '%s'", vmlinuz);
-    if (file_write_atomic(order_path, order, strlen(order), 0644, e) || seal_files(made, order, e))
+    auto_free char *modules = xasprintf("%s/package/lib/modules/%s", folder, release);
+    if (kernel_folder_make(vmlinuz, modules, made, progress, e))
         return -1;
     *ret_release = xstrdup(release);
     return 0;
 }
 
-static int publish(struct store *store, const char *folder, const char *release, struct err *e)
+static int publish(struct store *store, const char *folder, const char *release, bool current, struct err *e)
 {
     auto_free char *made = xasprintf("%s/made", folder), *place = store_path(store, "kernels", release);
     auto_free char *line = xasprintf("%s\n", release);
@@ -225,7 +136,7 @@ static int publish(struct store *store, const char *folder, const char *release,
         return -1;
     if (rename(made, place))
         return err_sys(e, errno, "publish '%s'", place);
-    return store_write_file(store, "kernel", "kernels", "current", line, strlen(line), e);
+    return !current ? 0 : store_write_file(store, "kernel", "kernels", "current", line, strlen(line), e);
 }
 
 static int fetch(struct store *store, const struct image_progress *progress, struct err *e)
@@ -236,31 +147,38 @@ static int fetch(struct store *store, const struct image_progress *progress, str
     if (!work)
         return -1;
     int failed = download(work, progress, e) || unpack(work, progress, e) || assemble(work, progress, &release, e) ||
-                 publish(store, work, release, e);
-    struct err removal = ERR_INIT;
-    if (dir_remove(work, &removal))
-        store_note(store, "half-made '%s' cannot be removed: %s", work, removal.text);
+                 publish(store, work, release, true, e);
+    store_discard(store, work);
     return failed ? -1 : 0;
+}
+
+/* A kernel's folder with its order of modules. 1: there; 0: not there, or damaged. */
+static int find_folder(struct store *store, const char *name, char **ret_order)
+{
+    auto_free char *path = xasprintf("%s/kernels/%s/modules/order", store->dir, name), *order = NULL;
+    struct err why = ERR_INIT;
+    bool whole = file_read(path, SMALL_FILE_MAX, &order, NULL, &why) == 0 && kernel_is_whole(store, name, order, false);
+    if (!whole && why.sys_errno != ENOENT)
+        store_note(store, "the kernel %s is not whole: it is made again", name);
+    if (whole)
+        *ret_order = STEAL_PTR(order);
+    return whole;
 }
 
 /* The kernel that kernels/current names. 1: there; 0: none, or its folder is damaged. */
 static int find_current(struct store *store, char **ret_release, char **ret_order, struct err *e)
 {
-    auto_free char *path = store_path(store, "kernels", "current"), *release = NULL, *order = NULL;
+    auto_free char *path = store_path(store, "kernels", "current"), *release = NULL;
     struct err why = ERR_INIT;
     if (file_read(path, 256, &release, NULL, &why))
         return why.sys_errno == ENOENT || !why.sys_errno ? 0 : err_sys(e, why.sys_errno, "read '%s'", path);
     release[strcspn(release, "\n")] = 0;
     if (!release[0] || release[0] == '.' || strchr(release, '/'))
         return 0;
-    auto_free char *order_path = xasprintf("%s/kernels/%s/modules/order", store->dir, release);
-    if (file_read(order_path, SMALL_FILE_MAX, &order, NULL, &why) || !kernel_is_whole(store, release, order, false)) {
-        store_note(store, "the kernel %s is not whole: it is fetched again", release);
-        return 0;
-    }
-    *ret_release = STEAL_PTR(release);
-    *ret_order = STEAL_PTR(order);
-    return 1;
+    int there = find_folder(store, release, ret_order);
+    if (there)
+        *ret_release = STEAL_PTR(release);
+    return there;
 }
 
 static int add_file(struct buf *archive, const char *path, const char *name, unsigned mode, struct err *e)
@@ -355,9 +273,58 @@ static int open_initramfs(struct store *store, const char *release, const char *
     return 0;
 }
 
+/* The operator's own kernel: the name of its folder says which file it was made of. */
+static int custom_name(const struct store *store, char **ret_name, struct err *e)
+{
+    struct stat s;
+    char key[65];
+    if (stat(store->kernel_path, &s))
+        return err_sys_code(e, ERR_ENVIRONMENT, errno, "open the kernel '%s'", store->kernel_path);
+    auto_free char *all =
+        xasprintf("%s\n%s\n%lld %lld.%09ld %llu", store->kernel_path, store->kernel_modules ? store->kernel_modules : "",
+                  (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec, (unsigned long long)s.st_ino);
+    hash_bytes(all, strlen(all), key);
+    *ret_name = xasprintf("custom-%.16s", key);
+    return 0;
+}
+
+static int take_custom(struct store *store, const char *name, const struct image_progress *progress, struct err *e)
+{
+    auto_free char *work = store_scratch_folder(store, "kernel", e);
+    if (!work)
+        return -1;
+    auto_free char *made = xasprintf("%s/made", work);
+    int failed =
+        kernel_folder_make(store->kernel_path, store->kernel_modules, made, progress, e) || publish(store, work, name, false, e);
+    store_discard(store, work);
+    return failed ? -1 : 0;
+}
+
+static int find_custom(struct store *store, const struct image_progress *progress, char **ret_name, char **ret_order,
+                       bool *ret_made, struct err *e)
+{
+    auto_free char *name = NULL;
+    if (custom_name(store, &name, e))
+        return -1;
+    if (!find_folder(store, name, ret_order)) {
+        auto_close lock = -1;
+        if (store_lock(store, "kernel", progress, &lock, e))
+            return -1;
+        *ret_made = true;
+        if (take_custom(store, name, progress, e))
+            return -1;
+        if (!find_folder(store, name, ret_order))
+            return err_set(e, ERR_IMAGE_PREPARE, "the kernel went away as soon as it was taken");
+    }
+    *ret_name = STEAL_PTR(name);
+    return 0;
+}
+
 static int find_or_fetch(struct store *store, const struct image_progress *progress, char **ret_release, char **ret_order,
                          bool *ret_fetched, struct err *e)
 {
+    if (store->kernel_path)
+        return find_custom(store, progress, ret_release, ret_order, ret_fetched, e);
     int there = find_current(store, ret_release, ret_order, e);
     if (there)
         return there < 0 ? -1 : 0;
@@ -374,6 +341,17 @@ static int find_or_fetch(struct store *store, const struct image_progress *progr
     return there == 1 ? 0 : there < 0 ? -1 : err_set(e, ERR_IMAGE_PREPARE, "the kernel went away as soon as it was fetched");
 }
 
+char *kernel_prepared_release(struct store *store, struct err *e)
+{
+    char *release = NULL, *order = NULL;
+    int there = find_current(store, &release, &order, e);
+    free(order);
+    if (there > 0)
+        return release;
+    free(release);
+    return NULL;
+}
+
 int kernel_ensure(struct store *store, const struct image_progress *progress, struct kernel *ret_kernel, bool *ret_prepared,
                   struct err *e)
 {
@@ -382,7 +360,10 @@ int kernel_ensure(struct store *store, const struct image_progress *progress, st
     if (find_or_fetch(store, progress, &release, &order, &fetched, e))
         return err_wrap(e, "prepare the kernel");
     auto_free char *path = xasprintf("%s/kernels/%s/vmlinuz", store->dir, release);
-    auto_close kernel_fd = open(path, O_RDONLY | O_CLOEXEC), initramfs_fd = -1;
+    auto_free char *unpacked = xasprintf("%s/kernels/%s/vmlinux", store->dir, release);
+    auto_close kernel_fd = open(unpacked, O_RDONLY | O_CLOEXEC), initramfs_fd = -1;
+    if (kernel_fd < 0)
+        kernel_fd = open(path, O_RDONLY | O_CLOEXEC);
     if (kernel_fd < 0) {
         err_sys(e, errno, "open '%s'", path);
         return err_wrap(e, "prepare the kernel");

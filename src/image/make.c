@@ -154,9 +154,7 @@ static int make_from_debian(struct store *store, const char *thing, const char *
                                     .context = job};
         failed = make_from_feeder(&feeder, image_fd, job, e);
     }
-    struct err removal = ERR_INIT;
-    if (dir_remove(work, &removal))
-        store_note(store, "half-made '%s' cannot be removed: %s", work, removal.text);
+    store_discard(store, work);
     return failed;
 }
 

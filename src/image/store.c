@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/path.h"
+#include "image/tool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -97,6 +98,14 @@ void store_configure(struct store *store, const struct image_custom *customs, si
     }
 }
 
+void store_use_kernel(struct store *store, const char *path, const char *modules)
+{
+    free(store->kernel_path);
+    free(store->kernel_modules);
+    store->kernel_path = path ? xstrdup(path) : NULL;
+    store->kernel_modules = modules ? xstrdup(modules) : NULL;
+}
+
 static int open_lock(const struct store *store, const char *thing)
 {
     auto_free char *path = store_path(store, "locks", thing);
@@ -123,6 +132,30 @@ int store_lock(struct store *store, const char *thing, const struct image_progre
     return 0;
 }
 
+/* A user's mmdebstrap leaves files of the user's range of ids: they go by entering it again. */
+static bool discard_range(const char *path)
+{
+    struct err e = ERR_INIT;
+    auto_strv argv = {0};
+    if (geteuid() == 0 || tool_enter_range(&argv, &e))
+        return false;
+    static const char *const words[] = {"rm", "-rf", "--one-file-system", "--"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        strv_add(&argv, words[i]);
+    strv_add(&argv, path);
+    return tool_run("unshare", argv.items[0], (const char *const *)argv.items, "/", TOOL_PACKAGES, NULL, NULL, &e) == 0 &&
+           access(path, F_OK) != 0;
+}
+
+bool store_discard(struct store *store, const char *path)
+{
+    struct err e = ERR_INIT;
+    if (dir_remove(path, &e) == 0 || discard_range(path))
+        return true;
+    store_note(store, "half-made '%s' cannot be removed: %s", path, e.text);
+    return false;
+}
+
 /* Removes one left-over of scratch/ when its lock is free. */
 static void sweep_one(struct store *store, const char *name)
 {
@@ -132,13 +165,10 @@ static void sweep_one(struct store *store, const char *name)
     if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB))
         return;
     auto_free char *path = store_path(store, "scratch", name);
-    struct err e = ERR_INIT;
     struct stat s;
     if (lstat(path, &s))
         return; /* another sweep was quicker */
-    if (dir_remove(path, &e))
-        store_note(store, "half-made '%s' cannot be removed: %s", name, e.text);
-    else
+    if (store_discard(store, path))
         store_note(store, "removed half-made '%s'", name);
 }
 
@@ -193,6 +223,7 @@ void store_close(struct store *store)
         return;
     store_configure(store, NULL, 0, 0);
     free(store->customs);
+    store_use_kernel(store, NULL, NULL);
     strv_done(&store->notes);
     free(store->dir);
     free(store);
@@ -245,9 +276,7 @@ int store_write_file(struct store *store, const char *thing, const char *folder,
     auto_free char *temporary = xasprintf("%s/file", work);
     auto_free char *path = store_path(store, folder, name);
     int failed = write_and_rename(temporary, path, bytes, len, e);
-    struct err removal = ERR_INIT;
-    if (dir_remove(work, &removal))
-        store_note(store, "half-made '%s' cannot be removed: %s", work, removal.text);
+    store_discard(store, work);
     return failed ? err_wrap(e, "write '%s'", path) : 0;
 }
 

@@ -17,7 +17,8 @@ struct store {
     struct strv notes;      /* what was thrown away, for the user */
     struct recipe *customs; /* of the configuration */
     size_t customs_len;
-    uint64_t max_bytes; /* 0: no collection */
+    uint64_t max_bytes;                 /* 0: no collection */
+    char *kernel_path, *kernel_modules; /* the operator's own; NULL: the packaged one */
 };
 
 /* "<dir>/<folder>/<name>", owned by the caller. */
@@ -32,6 +33,8 @@ int store_lock(struct store *store, const char *thing, const struct image_progre
 
 /* A new folder in scratch/ whose name holds the lock's: whoever opens the store and can take that lock removes it. */
 char *store_scratch_folder(struct store *store, const char *thing, struct err *e) __attribute__((nonnull, warn_unused_result));
+/* Removes such a folder, or anything in scratch/; what cannot be removed becomes a note, and false. */
+bool store_discard(struct store *store, const char *path) __attribute__((nonnull));
 /* A file without a name in `folder` (O_TMPFILE, or a name that is gone at once). */
 int store_unnamed_file(struct store *store, const char *folder, struct err *e) __attribute__((nonnull, warn_unused_result));
 /* Writes folder/name as a whole or not at all; the temporary lies in scratch/ under the lock's name. */

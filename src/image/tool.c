@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "base/path.h"
 #include "image/store_priv.h"
 
 #include <errno.h>
@@ -31,6 +32,20 @@ static void fill_env(struct strv *env, const struct tool_start *start)
         if (value)
             strv_addf(env, "%s=%s", KEPT_ENV[i], value);
     }
+}
+
+int tool_enter_range(struct strv *argv, struct err *e)
+{
+    static const char *const words[] = {"--map-root-user", "--map-auto", "--mount", "--pid", "--fork", "--kill-child", "--"};
+    if (geteuid() == 0)
+        return 0;
+    char *program = path_find_in_path("unshare", e);
+    if (!program)
+        return err_wrap(e, "a normal user needs util-linux and uidmap for debian: images");
+    strv_take(argv, program);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        strv_add(argv, words[i]);
+    return 0;
 }
 
 static int make_pipe(int *ret_read, int *ret_write, struct err *e)

@@ -40,6 +40,9 @@ struct tool_start {
     void *context;
 };
 
+/* For a normal user: puts util-linux's unshare in front, so that what follows is root over the user's range of ids
+ * (/etc/subuid) in namespaces of its own, all of which end with us. Nothing for root. */
+int tool_enter_range(struct strv *argv, struct err *e) __attribute__((nonnull, warn_unused_result));
 int tool_start(struct tool *tool, const struct tool_start *start, struct err *e) __attribute__((nonnull, warn_unused_result));
 /* Waits until all have ended. When one fails, the others are killed. 0 also when they failed: look at status. */
 int tools_wait(struct tool *tools, size_t len, const struct image_progress *progress, struct err *e)

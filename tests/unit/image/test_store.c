@@ -82,8 +82,8 @@ static void test_store_write_file_leaves_no_temporary(void **state)
     (void)state;
     struct err e = ERR_INIT;
     struct store *store = opened();
-    assert_int_equal(store_write_file(store, "t", "images", "a", "hello", 5, &e), 0);
-    auto_free char *path = store_path(store, "images", "a"), *text = NULL;
+    assert_int_equal(store_write_file(store, "t", "initramfs", "a", "hello", 5, &e), 0);
+    auto_free char *path = store_path(store, "initramfs", "a"), *text = NULL;
     assert_int_equal(file_read(path, 100, &text, NULL, &e), 0);
     assert_string_equal(text, "hello");
     store_close(store);
