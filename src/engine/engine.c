@@ -147,6 +147,10 @@ static json_t *load_json(struct json_slice slice)
 static void invocation_end(struct invocation *call, struct json_slice result, const struct message_error *error)
 {
     struct engine *engine = call->engine;
+    if (!engine) { /* it was freed meanwhile */
+        invocation_free(call);
+        return;
+    }
     tracer_add(engine->tracer, call->function_id, call->traceparent, call->started_ns, clock_realtime_ns(),
                error ? error->code : NULL);
     if (error)
@@ -414,8 +418,12 @@ void engine_done(struct engine *engine)
         own_call_free(engine, CONTAINER_OF(entry, struct own_call, by_id));
     while (!list_is_empty(&engine->settled))
         own_call_free(engine, CONTAINER_OF(engine->settled.next, struct own_call, settled));
-    while (!list_is_empty(&engine->invocations))
-        invocation_free(CONTAINER_OF(engine->invocations.next, struct invocation, all));
+    while (!list_is_empty(&engine->invocations)) {
+        struct invocation *call = CONTAINER_OF(engine->invocations.next, struct invocation, all);
+        list_remove(&call->all);
+        call->engine = NULL;
+        invocation_lost(call); /* its handler ends it, now or later */
+    }
     while ((entry = table_next(&engine->functions, NULL))) {
         table_remove(&engine->functions, entry);
         function_free(CONTAINER_OF(entry, struct function, by_id));

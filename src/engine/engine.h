@@ -31,8 +31,8 @@ struct engine_function {
 int engine_register(struct engine *engine, const struct engine_function *function, struct err *e)
     __attribute__((nonnull, warn_unused_result));
 void engine_unregister(struct engine *engine, const char *id) __attribute__((nonnull)); /* open calls of it go on */
-/* Ends everything without answers; handlers must not touch their open calls any more. Not from inside a callback of this
- * engine; the loop must run its close callbacks. NULL is fine. */
+/* Ends everything without answers. Handlers of open calls hear that they are gone and still end them. Not from inside a callback
+ * of this engine; the loop must run its close callbacks. NULL is fine. */
 void engine_free(struct engine *engine);
 uv_loop_t *engine_loop(struct engine *engine) __attribute__((nonnull));
 
@@ -43,7 +43,7 @@ const char *invocation_id(const struct invocation *call) __attribute__((nonnull)
 const char *invocation_caller(const struct invocation *call) __attribute__((nonnull)); /* worker id, "" when unknown */
 json_t *invocation_data(const struct invocation *call) __attribute__((nonnull));       /* borrowed; without _caller_worker_id */
 json_t *invocation_metadata(const struct invocation *call) __attribute__((nonnull));   /* borrowed, may be NULL */
-struct engine *invocation_engine(const struct invocation *call) __attribute__((nonnull));
+struct engine *invocation_engine(const struct invocation *call) __attribute__((nonnull)); /* NULL once it was freed */
 /* W3C trace context of the call, NULL when it brought none. */
 const char *invocation_traceparent(const struct invocation *call) __attribute__((nonnull));
 /* Called once if nobody waits for the answer any more (the caller or the link is lost). The call must still be ended. */

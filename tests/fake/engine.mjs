@@ -8,15 +8,18 @@
 //   {"channel": {"id": ID, "dir": "read", "do": [["binary", N], ["text", T], ["close", CODE], ["terminate"], ["pause", MS]]}}
 import { createRequire } from 'node:module'
 import { randomUUID } from 'node:crypto'
+import fs from 'node:fs'
 import http from 'node:http'
-import net from 'node:net'
+import https from 'node:https'
 import readline from 'node:readline'
 const { WebSocketServer } = createRequire(process.cwd() + '/')('ws')
 
 const say = (event) => process.stdout.write(JSON.stringify({ t: Math.round(performance.now()), ...event }) + '\n')
 const state = { plan: [], worker: null, silent: false, deaf: false, channels: new Map(), ids: [] }
 const wss = new WebSocketServer({ noServer: true, perMessageDeflate: false, autoPong: false, maxPayload: 128 << 20 })
-const server = http.createServer()
+// with TLS when the folder TLS_DIR has key.pem and cert.pem
+const tls = process.env.TLS_DIR
+const server = tls ? https.createServer({ key: fs.readFileSync(tls + '/key.pem'), cert: fs.readFileSync(tls + '/cert.pem') }) : http.createServer()
 
 function worker(ws) {
   state.worker = ws

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Channels of the embedded engine, between clients and with this process' own ends: cases 21 to 25 and what goes wrong."""
 import hashlib
-import json
 
-from bus import Bus, Node, node
+from bus import BUILD, Bus, node
 
 FNV = """
 const fnv = (buffer) => { let h = 0xcbf29ce484222325n; for (const b of buffer) h = BigInt.asUintN(64, (h ^ BigInt(b)) * 0x100000001b3n); return h.toString(16).padStart(16, '0') }
@@ -97,6 +96,14 @@ def test_24_wrong_key_unknown_id_second_reader(bus):
     assert found["local"]["error"]["code"] == "S001" and found["unknown"] == "S001"
 
 
+# Memory is measured from outside: freed memory must not linger in the sanitizer's quarantine.
+LEAN = {"ASAN_OPTIONS": "quarantine_size_mb=0:malloc_context_size=1"}
+
+
+# The sanitizer's own book-keeping doubles what a block takes.
+LIMIT_KB = 8 * 1024 if "asan" not in BUILD else 24 * 1024
+
+
 def flood(reader_side):
     """64 MiB to a reader that pauses 2 s; meanwhile calls are timed. reader_side makes `finished`, a promise of (bytes, hash)."""
     return """
@@ -135,11 +142,11 @@ SOCKET_READER = WRITE_64 + """
 
 
 def test_25_sixty_four_mebibytes_to_a_reader_that_pauses():
-    with Bus() as bus:
+    with Bus(env=LEAN) as bus:
         found = node(flood(SOCKET_READER), bus.url, timeout=90)
     block = bytes((i * 31 + (i >> 8)) & 255 for i in range(65536))
     assert found["result"] == {"bytes": 64 << 20, "hash": hashlib.sha256(block * 1024).hexdigest()}
-    assert found["grown_kb"] < 8 * 1024, found
+    assert found["grown_kb"] < LIMIT_KB, found
     assert found["calls"] > 50 and found["median_ms"] < 100, found
 
 
@@ -154,13 +161,13 @@ def test_25_the_same_with_our_own_reader_and_writer():
       stream.on('data', (d) => { bytes += d.length })
       stream.on('end', async () => done({ bytes, end: (await answer).end }))
     })"""
-    with Bus() as bus:
+    with Bus(env=LEAN) as bus:
         found = node(flood(reader), bus.url, timeout=90)
         assert (found["result"]["bytes"], found["result"]["end"]) == (64 << 20, "closed")
-        assert found["grown_kb"] < 8 * 1024 and found["median_ms"] < 100, found
+        assert found["grown_kb"] < LIMIT_KB and found["median_ms"] < 100, found
         found = node(flood(writer), bus.url, timeout=90)
         assert found["result"] == {"bytes": 64 << 20, "end": "written"}
-        assert found["grown_kb"] < 8 * 1024 and found["median_ms"] < 100, found
+        assert found["grown_kb"] < LIMIT_KB and found["median_ms"] < 100, found
 
 
 def test_writer_that_is_lost_is_told_apart(bus):

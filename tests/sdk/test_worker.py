@@ -15,8 +15,8 @@ FUNCTIONS = ["demo::channel", "demo::consume", "demo::describe", "demo::echo", "
 
 
 class FakeEngine(Program):
-    def __init__(self, port=0):
-        super().__init__("node", os.path.join(ROOT, "tests", "fake", "engine.mjs"), str(port), cwd=NODE_DIR)
+    def __init__(self, env=None):
+        super().__init__("node", os.path.join(ROOT, "tests", "fake", "engine.mjs"), cwd=NODE_DIR, env=env)
         self.port = self.event("listening")["listening"]
         self.url = f"ws://127.0.0.1:{self.port}"
 
@@ -224,3 +224,33 @@ def test_channels_of_a_real_engine(fake):
         closed = fake.event("channel_closed")
         assert (closed["bytes"], closed["code"]) == (0, 1000)
         fake.call("demo::produce", {"writer": ref("write"), "bytes": 0, "abort": True})
+
+
+def test_wss_checks_the_certificate(tmp_path):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=DNS:localhost", "-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")],
+                   check=True, capture_output=True, timeout=60)
+    with FakeEngine(env={"TLS_DIR": str(tmp_path)}) as fake:
+        trusted = {"SSL_CERT_FILE": str(tmp_path / "cert.pem"), "TEST_TOKEN": "s3cret"}
+        with Worker(f"wss://localhost:{fake.port}", env=trusted):
+            assert fake.event("upgrade")["headers"]["authorization"] == "Bearer s3cret"
+            fake.start_up()
+            assert fake.call("demo::echo", {"s": "x" * 1000000})["result"] == {"s": "x" * 1000000}
+            fake.order(channel={"id": "c", "dir": "read", "do": [["binary", 3000000], ["close", 1000]]})
+            result = fake.call("demo::consume", {"reader": {"channel_id": "c", "access_key": "k", "direction": "read"}})["result"]
+            assert (result["bytes"], result["end"]) == (3000000, "closed")
+        for url, env in ((f"wss://localhost:{fake.port}", {}), (f"wss://127.0.0.1:{fake.port}", trusted)):  # unknown issuer, wrong name
+            with Worker(url, env=env) as worker:
+                worker.line("state connecting")
+                worker.line("state waiting")
+                assert not [line for line in worker.seen if "open" in line]
+
+
+def test_host_names_are_resolved_off_the_loop(fake):
+    with Worker("ws://no.such.host.invalid:1") as worker:
+        worker.line("state resolving")
+        assert "no.such.host.invalid" in worker.line("state waiting", timeout=15)
+        assert worker.stop() == 0
+    with Worker(f"ws://{os.uname().nodename}:{fake.port}") as worker:  # by the resolver, whatever comes of the connection
+        worker.line("state resolving")
+        worker.line("state", timeout=15)

@@ -10,8 +10,8 @@
 #include "base/text.h"
 #include "daemon/stop.h"
 #include "engine/channel.h"
-#include "engine/uplink.h"
 #include "engine/server.h"
+#include "engine/uplink.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -425,10 +425,10 @@ static int start(int argc, char **argv, struct err *e)
             say("listening %u", bound);
     } else if (argc >= 3 && strcmp(argv[1], "worker") == 0) {
         struct uplink_config config = {.url = argv[2],
-                                     .name = "test-worker",
-                                     .description = "the tests' worker",
-                                     .token = getenv("TEST_TOKEN"),
-                                     .on_state = on_state};
+                                       .name = "test-worker",
+                                       .description = "the tests' worker",
+                                       .token = getenv("TEST_TOKEN"),
+                                       .on_state = on_state};
         engine = uplink_new(&loop, &config, e);
     } else {
         return err_set(e, ERR_USAGE, "usage: test_bus serve PORT | worker URL");
