@@ -12,9 +12,9 @@
 const char *environment_get(const struct strv *env, const char *name)
 {
     size_t len = strlen(name);
-    for (size_t i = 0; i < env->len; i++)
-        if (!strncmp(env->items[i], name, len) && env->items[i][len] == '=')
-            return env->items[i] + len + 1;
+    for (char *const *item = env->items; item && *item; item++)
+        if (strncmp(*item, name, len) == 0 && (*item)[len] == '=')
+            return *item + len + 1;
     return NULL;
 }
 

@@ -342,8 +342,7 @@ static void port_read(struct link *link)
     link->retry_ms = 0;
     wire_decoder_fed(&link->decoder, (size_t)n);
     struct wire_frame frame;
-    int got;
-    while ((got = wire_decoder_next(&link->decoder, &frame, &e)) == 1 && !link->finished)
+    while (wire_decoder_next(&link->decoder, &frame, &e) == 1 && !link->finished)
         if (take_frame(link, &frame, &e))
             break;
     if (err_is_set(&e))

@@ -83,7 +83,9 @@ int tar_header_decode(const uint8_t block[TAR_BLOCK], struct tar_header *ret_hea
     if (!parse_number(block + AT_UID, 8, &uid) || !parse_number(block + AT_GID, 8, &gid))
         uid = gid = 0;
     struct tar_header *h = ret_header;
-    h->type = block[AT_TYPE] ? (char)block[AT_TYPE] : '0';
+    h->type = (char)block[AT_TYPE];
+    if (!h->type)
+        h->type = '0';
     h->mode = (uint32_t)(mode & 07777);
     h->size = size;
     h->mtime = mtime <= INT64_MAX ? (int64_t)mtime : 0;
@@ -213,6 +215,7 @@ static void put_octal(uint8_t *field, size_t len, uint64_t value)
 
 static int append_block(struct buf *out, const struct tar_header *h, struct err *e)
 {
+    static const char magic[8] = {'u', 's', 't', 'a', 'r', 0, '0', '0'};
     uint8_t block[TAR_BLOCK] = {0};
     memcpy(block + AT_NAME, h->path, strnlen(h->path, NAME_LEN));
     put_octal(block + AT_MODE, 8, h->mode);
@@ -222,10 +225,7 @@ static int append_block(struct buf *out, const struct tar_header *h, struct err 
     put_octal(block + AT_MTIME, 12, h->mtime > 0 ? (uint64_t)h->mtime : 0);
     block[AT_TYPE] = (uint8_t)h->type;
     memcpy(block + AT_LINK, h->link, strnlen(h->link, NAME_LEN));
-    memcpy(block + AT_MAGIC,
-           "ustar\0"
-           "00",
-           8);
+    memcpy(block + AT_MAGIC, magic, sizeof magic);
     put_octal(block + AT_CHECKSUM, 7, checksum(block));
     block[AT_CHECKSUM + 7] = ' ';
     return buf_append(out, block, sizeof block, e);

@@ -84,12 +84,12 @@ static int open_parent(struct unpacker *u, char *path, const char **ret_name, st
     char *part = path + strspn(path, "/");
     for (;;) {
         char *slash = strchr(part, '/');
-        if (!strcmp(part, "..") || !strncmp(part, "../", 3))
+        if (strcmp(part, "..") == 0 || strncmp(part, "../", 3) == 0)
             return err_set(e, ERR_FS_REQUEST, "'..' in the path '%.500s' of a tar", path);
         if (!slash)
             break;
         *slash = 0;
-        if (*part && strcmp(part, ".")) {
+        if (*part && strcmp(part, ".") != 0) {
             /* from the target, not from dirfd: a link inside the target may point anywhere in it */
             int next = open_beneath(u->target_fd, path + strspn(path, "/"), O_PATH | O_DIRECTORY);
             if (next < 0 && errno == ENOENT && mkdirat(dirfd, part, 0755) == 0)
@@ -102,7 +102,7 @@ static int open_parent(struct unpacker *u, char *path, const char **ret_name, st
         *slash = '/';
         part = slash + 1 + strspn(slash + 1, "/");
     }
-    *ret_name = *part && strcmp(part, ".") ? part : NULL;
+    *ret_name = *part && strcmp(part, ".") != 0 ? part : NULL;
     return STEAL_FD(dirfd);
 }
 
@@ -165,7 +165,7 @@ static int unpack_folder(struct unpacker *u, int dirfd, const char *name, struct
 
 static int unpack_hard_link(struct unpacker *u, int dirfd, const char *name, struct err *e)
 {
-    const char *from;
+    const char *from = NULL;
     auto_close from_fd = open_parent(u, u->header.link, &from, e);
     if (from_fd < 0)
         return -1;
@@ -182,7 +182,7 @@ static int unpack_hard_link(struct unpacker *u, int dirfd, const char *name, str
 
 static int unpack_entry(struct unpacker *u, struct err *e)
 {
-    const char *name;
+    const char *name = NULL;
     auto_close dirfd = open_parent(u, u->header.path, &name, e);
     if (dirfd < 0)
         return -1;

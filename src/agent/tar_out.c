@@ -129,6 +129,7 @@ static int pack_file(struct packer *p, int dirfd, const char *name, int flags, s
     return send_header(p, e) || pack_bytes(p, fd, e) ? -1 : 0;
 }
 
+/* The two recurse as deep as the folders are, at most AGENT_TAR_DEPTH_MAX. NOLINTBEGIN(misc-no-recursion) */
 static int pack_entry(struct packer *p, int dirfd, const char *name, int flags, unsigned depth, struct err *e);
 
 static int pack_folder(struct packer *p, int dirfd, const char *name, int flags, unsigned depth, struct err *e)
@@ -187,6 +188,8 @@ static int pack_entry(struct packer *p, int dirfd, const char *name, int flags, 
     }
     return depth ? 0 : err_set(e, ERR_FS_WRONG_KIND, "'%.500s' is neither a file nor a folder", name);
 }
+
+/* NOLINTEND(misc-no-recursion) */
 
 int tar_pack(int fd, const char *path, const char *name, struct err *e)
 {

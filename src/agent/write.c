@@ -50,6 +50,23 @@ static int open_folder(const char *path, bool make_parents, int *ret_fd, struct 
     return 0;
 }
 
+/* An unnamed file where the file system has them: then a worker that is killed while bytes come leaves nothing. */
+static int open_temporary(int folder_fd, const char *temporary, bool *ret_named)
+{
+    int fd = openat(folder_fd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT))
+        return fd;
+    *ret_named = true;
+    return openat(folder_fd, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
+static int give_name(int fd, int folder_fd, const char *temporary)
+{
+    char source[32];
+    snprintf(source, sizeof source, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, source, folder_fd, temporary, AT_SYMLINK_FOLLOW);
+}
+
 int file_replace(int fd, const char *path, mode_t mode, bool make_parents, struct err *e)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -63,10 +80,12 @@ int file_replace(int fd, const char *path, mode_t mode, bool make_parents, struc
     if (fstatat(folder_fd, name, &s, 0) == 0 && !S_ISREG(s.st_mode))
         return err_set(e, ERR_FS_WRONG_KIND, "'%.500s' is not a regular file", path);
     auto_free char *temporary = xasprintf(".%.200s.%d.part", name, (int)getpid());
-    auto_close to = openat(folder_fd, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool named = false;
+    auto_close to = open_temporary(folder_fd, temporary, &named);
     if (to < 0)
         return err_sys_code(e, tar_code_of_errno(errno), errno, "create a file in '%.500s'", folder);
-    if (fill(fd, to, mode, e) == 0 && renameat(folder_fd, temporary, folder_fd, name) == 0)
+    if (fill(fd, to, mode, e) == 0 && (named || give_name(to, folder_fd, temporary) == 0) &&
+        renameat(folder_fd, temporary, folder_fd, name) == 0)
         return 0;
     int failure = errno;
     unlinkat(folder_fd, temporary, 0);

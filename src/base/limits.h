@@ -44,7 +44,6 @@
 #define ENGINE_CHANNEL_PIECE (64 * KIB)          /* binary messages that we write */
 #define ENGINE_CHANNEL_TEXT_MAX (64 * KIB)       /* a text message that one of our own readers takes */
 #define ENGINE_NAME_MAX 280                      /* a worker's name and description, in characters */
-#define ENGINE_OTEL_MESSAGE_MAX (4 * MIB)        /* a telemetry message, which is discarded */
 #define ENGINE_SPANS_MAX 2048                    /* spans that wait to be exported; beyond it dropped and counted */
 #define ENGINE_SPANS_BATCH 256                   /* spans of one export */
 #define ENGINE_RESOLVE_MAX (16 * KIB)            /* answer of the resolver child */

@@ -15,8 +15,12 @@ static const char *env_absolute(const char *name)
 
 char *path_data_dir(struct err *e)
 {
-    const char *set = env_absolute("III_SANDBOX_DATA_DIR");
-    if (set)
+    const char *set = getenv("III_SANDBOX_DATA_DIR");
+    if (set && *set && *set != '/') {
+        err_set(e, ERR_ENVIRONMENT, "III_SANDBOX_DATA_DIR='%s' is not an absolute path", set);
+        return NULL;
+    }
+    if (set && *set)
         return xstrdup(set);
     if (geteuid() == 0)
         return xstrdup("/var/lib/iii-sandbox");

@@ -5,7 +5,10 @@
 #include "cli/command.h"
 
 extern const struct cli_command cli_doctor;
+extern const struct cli_command cli_functions;
 extern const struct cli_command cli_help;
 extern const struct cli_command cli_image;
 extern const struct cli_command cli_run;
+extern const struct cli_command cli_serve;
+extern const struct cli_command cli_trigger;
 extern const struct cli_command cli_version;

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/path.h"
 #include "base/text.h"
+#include "cli/store.h"
 #include "jail/jail.h"
 #include "vmm/vmm.h"
 
@@ -284,6 +285,67 @@ static int mend_store(struct err *e)
     return data ? dir_make(data, 0700, e) : -1;
 }
 
+/* --- what is prepared --- */
+
+/* Runs a look at the opened store; a store that cannot be opened is told by its own row. */
+static void look_in_store(struct doctor_finding *f, int (*look)(struct store *store, struct doctor_finding *f, struct err *e))
+{
+    struct config config;
+    struct err e = ERR_INIT;
+    auto_free char *data = path_data_dir(&e);
+    if (!data || access(data, F_OK)) {
+        found(f, DOCTOR_DEGRADED, "nothing is prepared yet (the first run does it)");
+        remedy(f, "iii-sandbox image pull python");
+        return;
+    }
+    struct store *store = cli_store_open(NULL, &config, &e);
+    if (!store || look(store, f, &e)) {
+        found(f, DOCTOR_MISSING, "%s", e.text);
+        remedy(f, "iii-sandbox image verify");
+    }
+    cli_store_close(store);
+    config_done(&config);
+}
+
+static int look_at_kernel(struct store *store, struct doctor_finding *f, struct err *e)
+{
+    auto_free char *release = kernel_prepared_release(store, e);
+    if (release)
+        found(f, DOCTOR_OK, "%s", release);
+    else if (err_is_set(e))
+        return -1;
+    else
+        found(f, DOCTOR_DEGRADED, "no kernel is prepared yet (the first run fetches Debian's)");
+    remedy(f, "iii-sandbox run python -- true, or name one: `kernel:` and `kernel_modules:` in the configuration");
+    return 0;
+}
+
+static void look_kernel(struct doctor_finding *f)
+{
+    look_in_store(f, look_at_kernel);
+}
+
+static int look_at_images(struct store *store, struct doctor_finding *f, struct err *e)
+{
+    struct image_list images;
+    if (image_list(store, &images, e))
+        return -1;
+    found(f, images.len ? DOCTOR_OK : DOCTOR_DEGRADED,
+          images.len ? "prepared:" : "no image is prepared yet (the first run does it)");
+    for (size_t i = 0; i < images.len; i++) {
+        size_t used = strlen(f->detail);
+        snprintf(f->detail + used, sizeof f->detail - used, "%s %s", i ? "," : "", images.items[i].name);
+    }
+    remedy(f, "iii-sandbox image pull python");
+    image_list_done(&images);
+    return 0;
+}
+
+static void look_images(struct doctor_finding *f)
+{
+    look_in_store(f, look_at_images);
+}
+
 static void look_disk(struct doctor_finding *f)
 {
     struct err e = ERR_INIT;
@@ -322,6 +384,8 @@ const struct doctor_check doctor_checks[] = {
     {"programs", look_helpers, NULL},
     {"tools", look_tools, NULL},
     {"store", look_store, mend_store},
+    {"kernel", look_kernel, NULL},
+    {"images", look_images, NULL},
     {"disk", look_disk, NULL},
     {"memory", look_memory, NULL},
     {"rights", look_rights, NULL},

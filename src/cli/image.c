@@ -7,36 +7,20 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/store.h"
 #include "cli/terminal.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 
 struct image_options {
     bool json, fresh, all;
-    uint64_t max_gb;
+    uint64_t max_gb; /* 0: what the configuration says */
+    const char *config;
 };
-
-static volatile sig_atomic_t cancelled;
-
-static void on_signal(int number)
-{
-    (void)number;
-    cancelled = 1;
-}
-
-/* Without SA_RESTART, so that a wait ends. */
-static void catch_signals(void)
-{
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_signal};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        CHECK(sigaction(numbers[i], &action, NULL) == 0);
-}
 
 /* A line per stage where there is no terminal to draw on. */
 static void on_stage(void *context, const char *stage, uint64_t done, uint64_t total)
@@ -95,10 +79,9 @@ static json_t *info_json(const struct image_info *info)
 static int pull(struct store *store, const struct image_options *options, const char *name, struct err *e)
 {
     char stage[64] = "";
-    struct image_progress progress = {.context = stage, .on_stage = on_stage, .cancelled = &cancelled};
+    struct image_progress progress = {.context = stage, .on_stage = on_stage, .cancelled = cli_cancel_watch()};
     struct image image;
     bool prepared;
-    catch_signals();
     int failed = image_pull(store, name, options->fresh, &progress, &image, &prepared, e);
     terminal_progress_end();
     if (failed)
@@ -174,10 +157,9 @@ static int remove_one(struct store *store, const struct image_options *options, 
 static int verify(struct store *store, const struct image_options *options, const char *name, struct err *e)
 {
     char stage[64] = "";
-    struct image_progress progress = {.context = stage, .on_stage = on_stage, .cancelled = &cancelled};
+    struct image_progress progress = {.context = stage, .on_stage = on_stage, .cancelled = cli_cancel_watch()};
     auto_strv findings = {0};
     (void)name;
-    catch_signals();
     int failed = store_verify(store, &progress, &findings, e);
     terminal_progress_end();
     if (failed)
@@ -243,22 +225,21 @@ static char *full_name(const char *name)
     return xasprintf("%.4s%s/%s", name, folder, name + 4);
 }
 
-static int run_verb(const struct verb *verb, const struct image_options *options, const struct cli_words *words, struct err *e)
+static int run_verb(const struct verb *verb, struct image_options *options, const struct cli_words *words, struct err *e)
 {
-    struct store *store = store_open(NULL, e);
-    if (!store)
-        return -1;
-    int result = 0;
-    if (!verb->names_image)
+    struct config config;
+    struct store *store = cli_store_open(options->config, &config, e);
+    int result = store ? 0 : -1;
+    if (!options->max_gb)
+        options->max_gb = config.image_store_max_gb;
+    if (store && !verb->names_image)
         result = verb->run(store, options, NULL, e);
     for (size_t i = 1; verb->names_image && !result && i < words->words_len; i++) {
         auto_free char *name = full_name(words->words[i]);
         result = verb->run(store, options, name, e);
     }
-    const struct strv *notes = store_notes(store);
-    for (size_t i = 0; i < notes->len; i++)
-        fprintf(stderr, "note: %s\n", notes->items[i]);
-    store_close(store);
+    cli_store_close(store);
+    config_done(&config);
     return result;
 }
 
@@ -266,13 +247,13 @@ static int run(const struct cli_command *command, int argc, char **argv)
 {
     struct err e = ERR_INIT;
     struct cli_words words;
-    struct image_options options = {.max_gb = 40};
+    struct image_options options = {0};
     const struct verb *verb = NULL;
     if (!cli_parse(command, argc, argv, &options, &words, &e))
         verb = find_verb(&words, &e);
     int result = verb ? run_verb(verb, &options, &words, &e) : -1;
     if (result < 0)
-        return cli_fail(command, &e, CLI_FAILED);
+        return cli_fail(command, &e, cli_cancel_status(&e, CLI_FAILED));
     return result ? CLI_FAILED : CLI_OK;
 }
 
@@ -280,8 +261,9 @@ static const struct cli_option options[] = {
     {"json", 0, CLI_FLAG, offsetof(struct image_options, json), 0, 0, NULL, "print JSON"},
     {"fresh", 0, CLI_FLAG, offsetof(struct image_options, fresh), 0, 0, NULL, "pull: make it anew even when it is there"},
     {"all", 0, CLI_FLAG, offsetof(struct image_options, all), 0, 0, NULL, "prune: remove every image that is not in use"},
-    {"max-gb", 0, CLI_NUMBER, offsetof(struct image_options, max_gb), 0, 1000000, "GB",
-     "prune: keep at most this much, the most recently used first (default 40)"},
+    {"max-gb", 0, CLI_NUMBER, offsetof(struct image_options, max_gb), 1, 1000000, "GB",
+     "prune: keep at most this much, the most recently used first (image_store_max_gb)"},
+    {"config", 0, CLI_TEXT, offsetof(struct image_options, config), 0, 0, "FILE", "the configuration to use"},
     {0},
 };
 

@@ -15,6 +15,7 @@
 #include "cli/run_io.h"
 #include "cli/run_options.h"
 #include "cli/run_result.h"
+#include "cli/store.h"
 #include "cli/terminal.h"
 #include "sandbox/sandbox.h"
 
@@ -67,7 +68,7 @@ struct run {
     unsigned interrupts;
     int status;
     struct err failure; /* reported at the end */
-    char accel_note[320];
+    char accel[8], accel_note[320];
 };
 
 static void set_state(struct run *run, enum run_state next)
@@ -410,9 +411,9 @@ static int choose_accel(struct run *run, enum vm_accel *ret_accel, struct err *e
 {
     struct kvm_probe probe;
     enum vm_accel best = vm_accel_choose(&probe);
-    if (strcmp(run->options.accel, "tcg") == 0)
+    if (strcmp(run->accel, "tcg") == 0)
         best = VM_ACCEL_TCG;
-    else if (strcmp(run->options.accel, "kvm") == 0 && best != VM_ACCEL_KVM)
+    else if (strcmp(run->accel, "kvm") == 0 && best != VM_ACCEL_KVM)
         return err_set(e, ERR_BOOT, "KVM is not usable here: %s", probe.reason);
     else if (best == VM_ACCEL_TCG)
         snprintf(run->accel_note, sizeof run->accel_note, " (emulated: %s)", probe.reason);
@@ -450,56 +451,48 @@ static int start_machine(struct run *run, struct store *store, struct err *e)
     return run->sandbox ? 0 : -1;
 }
 
-/* While things are prepared the loop does not run: a signal asks the preparation to give up, which leaves nothing half made. */
-static volatile sig_atomic_t cancelled;
-
-static void on_cancel(int number)
+/* What the flags leave open comes from the configuration. */
+static int apply_config(struct run *run, const struct config *config, struct err *e)
 {
-    cancelled = number;
+    struct run_options *o = &run->options;
+    o->memory_mb = o->memory_mb ? o->memory_mb : config->default_memory_mb;
+    o->cpus = o->cpus ? o->cpus : config->default_cpus;
+    o->disk_mb = o->disk_mb ? o->disk_mb : config->default_disk_mb;
+    snprintf(run->accel, sizeof run->accel, "%s", o->accel ? o->accel : config->accel);
+    if (o->disk_mb > config->max_disk_mb)
+        return err_set(e, ERR_LIMIT, "--disk %llu is above max_disk_mb %llu", (unsigned long long)o->disk_mb,
+                       (unsigned long long)config->max_disk_mb);
+    return check_memory(o->memory_mb, e);
 }
 
-static void set_cancel_handlers(void (*handler)(int))
-{
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = handler}; /* without SA_RESTART: waits end */
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        CHECK(sigaction(numbers[i], &action, NULL) == 0);
-}
-
-static void close_store(struct store **store)
-{
-    store_close(*store);
-}
-
+/* Image and kernel; while they are prepared the loop does not run, and a signal asks to give up. */
 static int prepare_store(struct run *run, struct store *store, struct err *e)
 {
-    struct image_progress progress = {.on_stage = terminal_progress, .cancelled = &cancelled};
-    if (image_ensure(store, run->words.words[0], &progress, &run->image, NULL, e) ||
-        kernel_ensure(store, &progress, &run->kernel, NULL, e))
-        return -1;
-    for (size_t i = 0; i < store_notes(store)->len; i++)
-        fprintf(stderr, "iii-sandbox: %s\n", store_notes(store)->items[i]);
-    return 0;
+    struct image_progress progress = {.on_stage = terminal_progress, .cancelled = cli_cancel_watch()};
+    int failed = image_ensure(store, run->words.words[0], &progress, &run->image, NULL, e) ||
+                 kernel_ensure(store, &progress, &run->kernel, NULL, e);
+    cli_cancel_unwatch();
+    return failed ? -1 : run_request_make(&run->options, &run->words, &run->image, &run->request, e);
 }
 
 /* Everything up to a machine that boots. */
 static int prepare(struct run *run, struct err *e)
 {
+    struct config config;
     if (parse_pairs(&run->options.files, file_pair_in, &run->files, e) ||
         parse_pairs(&run->options.outs, file_pair_out, &run->outs, e))
         return -1;
     if (run->options.lang && read_script(run, e))
         return -1;
-    if (check_memory(run->options.memory_mb, e))
-        return -1;
-    set_cancel_handlers(on_cancel);
-    __attribute__((cleanup(close_store))) struct store *store = store_open(NULL, e);
-    int failed = !store || prepare_store(run, store, e);
-    set_cancel_handlers(SIG_DFL);
-    if (failed || run_request_make(&run->options, &run->words, &run->image, &run->request, e))
-        return -1;
-    watch_signals(run);
-    return start_machine(run, store, e);
+    struct store *store = cli_store_open(run->options.config, &config, e);
+    int failed = !store || apply_config(run, &config, e) || prepare_store(run, store, e);
+    if (!failed) {
+        watch_signals(run);
+        failed = start_machine(run, store, e);
+    }
+    cli_store_close(store);
+    config_done(&config);
+    return failed ? -1 : 0;
 }
 
 static void close_loop(struct run *run)
@@ -518,7 +511,6 @@ static void close_loop(struct run *run)
 static void run_init(struct run *run)
 {
     run->started_ms = clock_now_ms();
-    run->options = RUN_OPTIONS_INIT;
     run->image.fd = run->kernel.kernel_fd = run->kernel.initramfs_fd = -1;
     CHECK(uv_loop_init(&run->loop) == 0);
     CHECK(uv_timer_init(&run->loop, &run->deadline) == 0);
@@ -566,7 +558,7 @@ static int run_command(const struct cli_command *command, int argc, char **argv)
     if (cli_parse(command, argc, argv, &run.options, &run.words, &e) || run_options_check(&run.options, &run.words, &e) ||
         prepare(&run, &e)) {
         run.failure = e;
-        run.status = e.code == ERR_INTERRUPTED && cancelled ? 128 + cancelled : CLI_OUR_FAILURE;
+        run.status = cli_cancel_status(&e, CLI_OUR_FAILURE);
     } else {
         uv_run(&run.loop, UV_RUN_DEFAULT);
     }

@@ -27,6 +27,7 @@ const struct cli_option run_option_table[] = {
      "copy a file or folder back afterwards, whatever the exit status; repeatable"},
     {"json", 0, CLI_FLAG, AT(json), 0, 0, NULL, "print the result, with the output in it, as one JSON object"},
     {"accel", 0, CLI_TEXT, AT(accel), 0, 0, "ACCEL", "auto, kvm or tcg (auto)"},
+    {"config", 0, CLI_TEXT, AT(config), 0, 0, "FILE", "the configuration to use"},
     {0},
 };
 
@@ -80,7 +81,7 @@ int run_options_check(const struct run_options *options, const struct cli_words 
         return err_set(e, ERR_USAGE, "'%s' is one word too many; the guest's command goes after --", words->words[words_max]);
     if (options->json && options->tty)
         return err_set(e, ERR_USAGE, "--json and --tty exclude each other");
-    if (!text_is_one_of(options->accel, accels))
+    if (options->accel && !text_is_one_of(options->accel, accels))
         return err_set(e, ERR_USAGE, "--accel %s is not one of auto, kvm, tcg", options->accel);
     if (words->command && !words->command_len && !options->lang)
         return err_set(e, ERR_USAGE, "no command after --");

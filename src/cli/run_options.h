@@ -8,14 +8,14 @@
 #include "wire/message.h"
 
 struct run_options {
-    struct strv env; /* "K=V" or "K" (the value is ours) */
-    uint64_t memory_mb, cpus, disk_mb, timeout_ms;
-    const char *workdir, *user, *lang, *accel;
+    struct strv env;                   /* "K=V" or "K" (the value is ours) */
+    uint64_t memory_mb, cpus, disk_mb; /* 0: what the configuration says */
+    uint64_t timeout_ms;               /* 0: none */
+    const char *workdir, *user, *lang, *config;
+    const char *accel;       /* NULL: what the configuration says */
     struct strv files, outs; /* --file, --out */
     bool tty, json;
 };
-
-#define RUN_OPTIONS_INIT ((struct run_options){.memory_mb = 512, .cpus = 1, .disk_mb = 2048, .accel = "auto"})
 
 extern const struct cli_option run_option_table[];
 

@@ -3,7 +3,8 @@
  * with their opcode and message borders. Either end may come first. What is between the ends is bounded in bytes and
  * messages: past that the writer's socket is not read, or our writer has no room. The stream ends when the writer has closed
  * and everything is delivered; a lost writer is told apart: our reader hears LOST, a reader's socket is closed with 1011
- * instead of 1000. A reader that goes away ends the writer. Each end can be taken once; what is never taken is swept.
+ * instead of an empty close frame. A reader that goes away ends the writer. Each end can be taken once; what is never taken is
+ * swept.
  *
  * Ends of this process are served from the loop's next turn, so that no function of channel.h calls back into its caller. */
 #include "engine/channel.h"
@@ -171,8 +172,7 @@ static void end_reader(struct channel *channel)
     channel->reader.state = END_DONE;
     channel->reader.conn = NULL;
     if (conn)
-        ws_close(conn, channel->writer_lost ? WS_CLOSE_LOST : WS_CLOSE_NORMAL,
-                 channel->writer_lost ? "writer lost" : "stream_complete");
+        ws_close(conn, channel->writer_lost ? WS_CLOSE_LOST : 0, "the writer was lost");
     if (channel->local_reader) {
         struct local_reader *reader = channel->local_reader;
         channel->local_reader = NULL;
@@ -386,7 +386,7 @@ static const struct ws_events reader_events = {.on_open = on_reader_open,
 /* A second open of an end: upgraded, and closed at once. The owner is the connection itself. */
 static void on_taken_open(void *owner)
 {
-    ws_close(owner, WS_CLOSE_NORMAL, "this end is taken");
+    ws_close(owner, 0, "");
 }
 
 static void on_taken_close(void *owner, const struct ws_end *end)

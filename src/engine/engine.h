@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine as the rest of the program sees it: a bus on which functions are registered and called. Two kinds stand behind
- * it, with the same behaviour for our functions: the embedded engine (server.h) and the link to a real one (link.h).
+ * it, with the same behaviour for our functions: the embedded engine (server.h) and the link to a real one (uplink.h).
  *
  * A handler gets an invocation and ends it, at once or later, with exactly one invocation_reply or invocation_fail. Handlers
  * run on the loop and never block it. Everything here is for one thread, the one that runs the loop. */
@@ -31,7 +31,9 @@ struct engine_function {
 int engine_register(struct engine *engine, const struct engine_function *function, struct err *e)
     __attribute__((nonnull, warn_unused_result));
 void engine_unregister(struct engine *engine, const char *id) __attribute__((nonnull)); /* open calls of it go on */
-void engine_free(struct engine *engine); /* ends everything without answers; the loop must run its close callbacks */
+/* Ends everything without answers; handlers must not touch their open calls any more. Not from inside a callback of this
+ * engine; the loop must run its close callbacks. NULL is fine. */
+void engine_free(struct engine *engine);
 uv_loop_t *engine_loop(struct engine *engine) __attribute__((nonnull));
 
 /* ---- one call of ours ---- */

@@ -224,7 +224,7 @@ struct json_members json_members_of(const void *text, size_t len)
 
 static bool members_fail(struct json_members *m, const char *failure)
 {
-    m->failed = true;
+    m->ended = m->failed = true;
     m->failure = failure;
     return false;
 }
@@ -250,6 +250,7 @@ static bool members_step(struct json_members *m, struct scan *s)
     s->at++;
     skip_space(s);
     m->at = s->at;
+    m->ended = true;
     if (s->at != s->len)
         return members_fail(m, "bytes after the object");
     return false;
@@ -258,7 +259,7 @@ static bool members_step(struct json_members *m, struct scan *s)
 bool json_members_next(struct json_members *m, struct json_slice *ret_key, struct json_slice *ret_value)
 {
     struct scan s = {.text = (const unsigned char *)m->text, .len = m->len, .at = m->at};
-    if (m->failed || (m->started && m->at == m->len) || !members_step(m, &s))
+    if (m->ended || !members_step(m, &s))
         return false;
     skip_space(&s);
     size_t key_at = s.at;

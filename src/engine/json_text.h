@@ -37,7 +37,7 @@ char *json_slice_text(struct json_slice slice, size_t len_max) __attribute__((wa
 struct json_members {
     const char *text;
     size_t len, at;
-    bool started, failed;
+    bool started, ended, failed;
     const char *failure; /* fixed sentence */
 };
 

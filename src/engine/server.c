@@ -450,6 +450,7 @@ struct engine *server_new(uv_loop_t *loop, const struct server_config *config, u
         strv_add(&server->allowed_origins, config->allowed_origins[i]);
     server->on_metrics = config->on_metrics;
     server->metrics_context = config->metrics_context;
+    server->started_ms = clock_realtime_ns() / 1000000;
     list_init(&server->workers);
     list_init(&server->reap);
     list_init(&server->ready_channels);

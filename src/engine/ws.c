@@ -22,6 +22,7 @@
 static_assert(WS_HEADROOM >= LWS_PRE, "libwebsockets writes its frame head in front of the payload");
 
 #define SWEEP_MS 1000u
+#define DESTROY_TURNS 8u
 #define STOP_MS 1000u /* for the close frames of the connections that were closed last */
 #define HANDSHAKE_MS 10000u
 #define CLOSING_MS 5000u         /* for a peer that does not take our last bytes and close frame */
@@ -58,6 +59,7 @@ struct ws_conn {
     char failure[128];
     char *token;
     bool ping_due, was_full, paused, in_connect;
+    bool close_sent;
     bool patient; /* its owner set no limit for unsent bytes that wait, so closing has none either */
 };
 
@@ -78,7 +80,8 @@ struct ws_service {
     uv_timer_t sweep;
     struct list conns, listeners;
     size_t conns_len, held;
-    bool stopping, sweeping, tls;
+    bool stopping, sweeping, tls, destroying;
+    unsigned turns_left;
 };
 
 static int on_lws(struct lws *wsi, enum lws_callback_reasons reason, void *user, void *in, size_t len);
@@ -324,6 +327,26 @@ static int write_frame(struct ws_conn *conn, size_t *budget)
     return 0;
 }
 
+/* libwebsockets' own number for it, which lws-write.h leaves out of its list. */
+#define WRITE_CLOSE ((enum lws_write_protocol)4)
+
+/* Not by lws_close_reason: Debian's build closes a second time behind it, which drops the connection before its close frame is
+ * out. The connection then waits for the peer's frame or end. */
+static int write_close(struct ws_conn *conn)
+{
+    uint8_t frame[LWS_PRE + 2 + sizeof conn->close_reason];
+    size_t len = 0;
+    if (conn->close_code) {
+        frame[LWS_PRE] = (uint8_t)(conn->close_code >> 8);
+        frame[LWS_PRE + 1] = (uint8_t)conn->close_code;
+        len = 2 + strlen(conn->close_reason);
+        memcpy(frame + LWS_PRE + 2, conn->close_reason, len - 2);
+    }
+    conn->close_sent = true;
+    conn->since_ms = clock_now_ms();
+    return lws_write(conn->wsi, frame + LWS_PRE, len, WRITE_CLOSE) < 0 ? -1 : 0;
+}
+
 static int on_writable(struct ws_conn *conn)
 {
     if (conn->state == CONN_DEAD)
@@ -334,12 +357,9 @@ static int on_writable(struct ws_conn *conn)
     for (bool first = true; conn->queue_first && budget && (first || !lws_send_pipe_choked(conn->wsi)); first = false)
         if (write_frame(conn, &budget))
             return -1;
-    if (!conn->queue_first && conn->state == CONN_CLOSING && !lws_partial_buffered(conn->wsi)) {
-        lws_close_reason(conn->wsi, (enum lws_close_status)conn->close_code, (unsigned char *)conn->close_reason,
-                         strlen(conn->close_reason));
-        return -1;
-    }
-    if (conn->queue_first || conn->state == CONN_CLOSING)
+    if (conn->state == CONN_CLOSING && !conn->queue_first && !conn->close_sent && !lws_partial_buffered(conn->wsi))
+        return write_close(conn);
+    if (conn->queue_first || (conn->state == CONN_CLOSING && !conn->close_sent))
         lws_callback_on_writable(conn->wsi);
     if (conn->was_full && conn->events && conn->queued < conn->events->drain_bytes) {
         conn->was_full = false;
@@ -443,10 +463,11 @@ static const char *header(struct lws *wsi, enum lws_token_indexes token, char *t
 
 bool ws_request_query(const struct ws_request *request, const char *name, char *text, size_t size)
 {
-    char with_sign[64];
+    char with_sign[64], member[1024]; /* any other member has to fit too, or the walk ends early */
     snprintf(with_sign, sizeof with_sign, "%s=", name);
     struct lws *wsi = (struct lws *)(uintptr_t)request->handle;
-    return lws_get_urlarg_by_name(wsi, with_sign, text, (int)size) != NULL;
+    const char *value = lws_get_urlarg_by_name(wsi, with_sign, member, sizeof member);
+    return value && snprintf(text, size, "%s", value) < (int)size;
 }
 
 /* 0: go on with the upgrade. 1: answered. -1: drop. */
@@ -695,7 +716,7 @@ static int on_lws(struct lws *wsi, enum lws_callback_reasons reason, void *user,
         return on_writable(conn);
     case LWS_CALLBACK_WS_PEER_INITIATED_CLOSE:
         on_peer_close(conn, in, len);
-        return 0;
+        return conn->close_sent ? -1 : 0; /* -1: both frames were there, nothing is left to say */
     case LWS_CALLBACK_CLIENT_APPEND_HANDSHAKE_HEADER:
         return add_token(conn, in, len);
     case LWS_CALLBACK_CLIENT_CONNECTION_ERROR:
@@ -826,14 +847,13 @@ struct ws_service *ws_service_new(uv_loop_t *loop, bool tls, struct err *e)
     vhost.retry_and_idle_policy = &no_validity_checks;
     vhost.keepalive_timeout = HANDSHAKE_MS / 1000;
     service->server = lws_create_vhost(service->context, &vhost);
+    uv_timer_init(loop, &service->sweep);
+    service->sweep.data = service;
     if (!service->server) {
-        lws_context_destroy(service->context);
-        free(service);
+        ws_service_free(service);
         err_set(e, ERR_ENVIRONMENT, "libwebsockets cannot serve");
         return NULL;
     }
-    uv_timer_init(loop, &service->sweep);
-    service->sweep.data = service;
     return service;
 }
 
@@ -845,13 +865,28 @@ static void on_service_closed(uv_handle_t *handle)
         free(service);
 }
 
+/* libwebsockets needs some turns of a loop that is not its own to close its handles, and says nothing when it has: the second
+ * call of lws_context_destroy then frees it. (1 ms: a timer of 0 started by a timer runs in the same turn.) */
+static void on_destroy_turn(uv_timer_t *timer)
+{
+    struct ws_service *service = timer->data;
+    if (service->turns_left--) {
+        uv_timer_start(&service->sweep, on_destroy_turn, 1, 0);
+        return;
+    }
+    lws_context_destroy(service->context);
+    uv_close((uv_handle_t *)&service->sweep, on_service_closed);
+}
+
 static void on_stop_timer(uv_timer_t *timer)
 {
     struct ws_service *service = timer->data;
     for (struct list *item = service->conns.next; item != &service->conns; item = item->next)
         CONTAINER_OF(item, struct ws_conn, all)->state = CONN_DEAD;
+    service->destroying = true;
+    service->turns_left = DESTROY_TURNS;
     lws_context_destroy(service->context);
-    uv_close((uv_handle_t *)&service->sweep, on_service_closed);
+    uv_timer_start(&service->sweep, on_destroy_turn, 1, 0);
 }
 
 /* The last connection is gone: the rest is done outside of libwebsockets' callbacks. */
@@ -861,7 +896,7 @@ static void service_freed_conn(struct ws_service *service)
         return;
     if (!service->context)
         free(service);
-    else if (!uv_is_closing((uv_handle_t *)&service->sweep))
+    else if (!service->destroying)
         uv_timer_start(&service->sweep, on_stop_timer, 0, 0);
 }
 

@@ -105,7 +105,7 @@ int ws_send_piece(struct ws_conn *conn, enum ws_kind kind, const void *bytes, si
 size_t ws_queued(const struct ws_conn *conn) __attribute__((nonnull));
 void ws_pause(struct ws_conn *conn) __attribute__((nonnull));
 void ws_resume(struct ws_conn *conn) __attribute__((nonnull));
-/* Sends what is queued, then a close frame; no more events. */
+/* Sends what is queued, then a close frame (an empty one for code 0); no more events. */
 void ws_close(struct ws_conn *conn, unsigned code, const char *reason) __attribute__((nonnull));
 /* Drops the connection at once; no more events. */
 void ws_kill(struct ws_conn *conn) __attribute__((nonnull));

@@ -341,6 +341,17 @@ static int find_or_fetch(struct store *store, const struct image_progress *progr
     return there == 1 ? 0 : there < 0 ? -1 : err_set(e, ERR_IMAGE_PREPARE, "the kernel went away as soon as it was fetched");
 }
 
+char *kernel_prepared_release(struct store *store, struct err *e)
+{
+    char *release = NULL, *order = NULL;
+    int there = find_current(store, &release, &order, e);
+    free(order);
+    if (there > 0)
+        return release;
+    free(release);
+    return NULL;
+}
+
 int kernel_ensure(struct store *store, const struct image_progress *progress, struct kernel *ret_kernel, bool *ret_prepared,
                   struct err *e)
 {

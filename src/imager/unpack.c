@@ -38,7 +38,9 @@ static int fail(struct archive *a, enum err_code code, const char *entry, struct
     int number = archive_errno(a);
     if (number == ENOSPC || number == EDQUOT)
         code = ERR_ENVIRONMENT;
-    return err_set(e, code, "%.300s: %.400s", entry, text ? text : "the archive cannot be read");
+    text = text ? text : "the archive cannot be read";
+    return number > 0 ? err_sys_code(e, code, number, "%.300s: %.400s", entry, text)
+                      : err_set(e, code, "%.300s: %.400s", entry, text);
 }
 
 static bool is_ours(const struct unpack *u, const char *path)

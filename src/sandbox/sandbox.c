@@ -11,6 +11,9 @@
 #include <string.h>
 #include <sys/random.h>
 
+#define STORAGE_RETRY_MS 1000u
+#define STORAGE_WAIT_MS 30000u
+#define STORAGE_SAME_SHORTAGE_MS 5000u
 #define LINK_LOSS_GRACE_MS 2000u /* the link of a dying machine ends a moment before its process: wait for the better reason */
 
 static const char *const state_names[] = {"booting", "identity", "ready", "ended"};
@@ -23,6 +26,9 @@ struct sandbox {
     const struct vmm_backend *backend;
     struct vm *vm;
     struct link *link;
+    uv_timer_t storage;                            /* the next try while the host's disk is full */
+    uint64_t storage_since_ms, storage_resumed_ms; /* of the shortage; 0: none yet */
+    unsigned timers_open;
     uv_timer_t timer; /* the boot deadline, later the wait for the process after a lost link */
     char *hostname;
     struct err loss; /* why the link was lost; the machine's own end may tell more */
@@ -62,6 +68,7 @@ static void end(struct sandbox *s, const struct err *why)
     bool was_ready = s->state == SANDBOX_READY;
     set_state(s, SANDBOX_ENDED);
     uv_timer_stop(&s->timer);
+    uv_timer_stop(&s->storage);
     struct err told = *why;
     char excerpt[480];
     console_excerpt(s->vm, excerpt, sizeof excerpt);
@@ -79,11 +86,31 @@ static void on_vm_end(void *context, const struct err *reason)
     end(context, reason);
 }
 
+/* --- the host's disk is full: the machine waits with the write in hand, so nothing is lost while it does --- */
+
+static void on_storage_retry(uv_timer_t *timer)
+{
+    struct sandbox *s = timer->data;
+    s->storage_resumed_ms = clock_now_ms();
+    s->backend->resume(s->vm);
+}
+
+/* The write is tried again each second; a new pause soon after a try belongs to the same shortage. */
 static void on_vm_storage_full(void *context)
 {
     struct sandbox *s = context;
-    if (s->events.on_storage_full && s->state != SANDBOX_ENDED)
-        s->events.on_storage_full(s->events.context);
+    uint64_t now_ms = clock_now_ms();
+    if (s->state == SANDBOX_ENDED)
+        return;
+    if (!s->storage_since_ms || now_ms - s->storage_resumed_ms > STORAGE_SAME_SHORTAGE_MS)
+        s->storage_since_ms = now_ms;
+    if (now_ms - s->storage_since_ms < STORAGE_WAIT_MS) {
+        uv_timer_start(&s->storage, on_storage_retry, STORAGE_RETRY_MS, 0);
+        return;
+    }
+    struct err e = ERR_INIT;
+    err_set(&e, ERR_BOOT, "the host's disk is full: what the guest wrote could not be stored for %u s", STORAGE_WAIT_MS / 1000);
+    end(s, &e);
 }
 
 static void on_deadline(uv_timer_t *timer)
@@ -178,6 +205,8 @@ static void on_hello(void *context, const struct wire_hello *hello)
 static void on_timer_closed(uv_handle_t *handle)
 {
     struct sandbox *s = handle->data;
+    if (--s->timers_open)
+        return;
     free(s->hostname);
     free(s);
 }
@@ -190,8 +219,9 @@ struct sandbox *sandbox_start(uv_loop_t *loop, const struct sandbox_spec *spec, 
     s->events = *events;
     s->backend = spec->backend;
     s->hostname = xstrdup(spec->hostname);
-    s->timer.data = s;
-    CHECK(uv_timer_init(loop, &s->timer) == 0);
+    s->timer.data = s->storage.data = s;
+    CHECK(uv_timer_init(loop, &s->timer) == 0 && uv_timer_init(loop, &s->storage) == 0);
+    s->timers_open = 2;
     struct vm_events vm_events = {.context = s, .on_end = on_vm_end, .on_storage_full = on_vm_storage_full};
     auto_close link_fd = -1;
     if (s->backend->start(loop, &spec->vm, &vm_events, &s->vm, &link_fd, e))
@@ -200,7 +230,8 @@ struct sandbox *sandbox_start(uv_loop_t *loop, const struct sandbox_spec *spec, 
     s->link = link_new(loop, STEAL_FD(link_fd), &link_events, e);
     if (!s->link)
         goto failed;
-    uv_update_time(loop); /* the caller may have blocked for minutes: the loop's idea of now would make the deadline pass at once */
+    uv_update_time(
+        loop); /* the caller may have blocked for minutes: the loop's idea of now would make the deadline pass at once */
     uv_timer_start(&s->timer, on_deadline, BOOT_MS_MAX, 0);
     return s;
 failed:
@@ -216,6 +247,7 @@ void sandbox_free(struct sandbox *s)
     link_free(s->link);
     vm_free(s->vm);
     uv_close((uv_handle_t *)&s->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&s->storage, on_timer_closed);
 }
 
 enum sandbox_state sandbox_state(const struct sandbox *s)

@@ -6,7 +6,9 @@
  *   IDENTITY   the identity request is on its way      → READY (its reply) or ENDED
  *   READY      calls are served                        → ENDED (sandbox_stop, machine ended, protocol)
  *   ENDED      on_end was called or will never be; open calls have ended; only sandbox_free is allowed
- * Nothing of a sandbox is left on the host afterwards: its disk is an unnamed file that goes with the last descriptor. */
+ * When the host's disk is full the machine pauses with the write in hand; it is tried again each second for 30 s, then the
+ * sandbox ends with that reason. Nothing of a sandbox is left on the host afterwards: its disk is an unnamed file that goes with
+ * the last descriptor. */
 #pragma once
 
 #include "base/err.h"
@@ -25,8 +27,6 @@ struct sandbox_events {
     /* Once, unless sandbox_stop or sandbox_free came first. ERR_BOOT with the cause and, when it never was ready, the console's
      * last lines; open calls have ended before. */
     void (*on_end)(void *context, const struct err *why);
-    /* The host's disk is full and the guest waits (vmm.h); NULL: ignored, the guest keeps waiting until there is space. */
-    void (*on_storage_full)(void *context);
 };
 
 struct sandbox_spec {

@@ -37,13 +37,12 @@ def test_missing_kernel_that_cannot_be_fetched_is_named(sandbox, own_store, tmp_
     shutil.rmtree(own_store / "kernels")
     done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(own_store), "PATH": path_without("apt", tmp_path)})
     assert done.returncode == 125
-    assert b"kernel" in done.stderr and b"apt-get" in done.stderr
+    assert b"kernel" in done.stderr and b"apt-cache is not in PATH" in done.stderr
 
 
 @pytest.mark.parametrize("damage", ["empty", "garbage", "cut"])
-def test_damaged_image_is_an_error_or_mended(sandbox, own_store, damage):
-    blobs = [path for path in (own_store / "blobs" / "sha256").iterdir() if path.stat().st_size > 1 << 20]
-    for blob in blobs:
+def test_damaged_image_that_cannot_be_made_again_is_named(sandbox, own_store, tmp_path, damage):
+    for blob in (own_store / "blobs" / "sha256").iterdir():
         size = blob.stat().st_size
         blob.unlink()
         with open(blob, "wb") as new:
@@ -53,10 +52,9 @@ def test_damaged_image_is_an_error_or_mended(sandbox, own_store, damage):
             elif damage == "cut":
                 new.truncate(size // 2)
         os.chmod(blob, 0o444)
-    done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(own_store), "PATH": "/nonexistent:" + os.environ["PATH"]}, timeout=300)
-    assert done.returncode in (0, 125)
-    if done.returncode:
-        assert b"image" in done.stderr or b"/dev/vda" in done.stderr
+    done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(own_store), "PATH": path_without("mmdebstrap", tmp_path)})
+    assert done.returncode == 125
+    assert b"mmdebstrap" in done.stderr, done.stderr
 
 
 def test_store_that_cannot_be_written_is_named(sandbox, tmp_path):

@@ -104,7 +104,7 @@ def test_streams_in_one_guest(guest):
 
 def test_terminal(guest):
     stream = guest.exec(["sh", "-c", "stty size; tty; echo $TERM; read x; echo got $x; stty size"], tty=(24, 80), stdin=True)
-    guest.until(lambda: b"xterm" in stream.so_far)
+    guest.until(lambda: b"xterm\r\n" in stream.so_far)
     stream.resize(40, 100)
     stream.send(b"hello\n")
     stream.wait()
@@ -133,8 +133,8 @@ def test_trees_of_processes(guest):
     size = guest.sh("stat -c %s /tmp/t").out
     assert guest.sh("sleep 1; stat -c %s /tmp/t").out == size
 
-    orphans = "import os\nfor i in range(5000):\n p = os.fork()\n if not p:\n  os.fork()\n  os._exit(0)\n os.waitpid(p, 0)\nprint('done')"
-    assert guest.run(["python3", "-c", orphans], seconds=300).out == b"done\n"
+    done = guest.sh("i=0; while [ $i -lt 5000 ]; do (: &); i=$((i + 1)); done; echo done", seconds=300)
+    assert done.out == b"done\n"
     assert guest.sh("sleep 0.5; ps ax -o stat= | grep -c Z").out == b"0\n"
 
     bomb = guest.exec(["sh", "-c", "f() { f | f & }; f; wait; sleep 1000"], timeout_ms=5000)

@@ -36,7 +36,7 @@ def path_without(tmp_path, *programs):
 
 def test_healthy_host_lacks_nothing_that_is_needed(sandbox):
     found = findings(sandbox)
-    for name in ("qemu", "programs", "tools", "store", "seccomp", "namespaces", "port"):
+    for name in ("qemu", "programs", "tools", "store", "kernel", "images", "seccomp", "namespaces", "port"):
         assert found[name]["verdict"] == "ok", found[name]
     assert found["kvm"]["verdict"] in ("ok", "degraded")
 
@@ -73,6 +73,14 @@ def test_no_image_tools(sandbox, tmp_path):
     assert found["tools"]["verdict"] == "missing"
     assert "apt-get install" in found["tools"]["remedy"]
     assert "mmdebstrap" in found["tools"]["remedy"] and "e2fsprogs" in found["tools"]["remedy"]
+
+
+def test_nothing_prepared(sandbox, tmp_path):
+    found = findings(sandbox, env={"III_SANDBOX_DATA_DIR": str(tmp_path / "empty")})
+    for name in ("kernel", "images"):
+        assert found[name]["verdict"] == "degraded" and "prepared yet" in found[name]["detail"]
+    assert found["images"]["remedy"] == "iii-sandbox image pull python"
+    assert not (tmp_path / "empty").exists()
 
 
 def test_full_disk(sandbox, tmp_path):

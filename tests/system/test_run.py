@@ -349,3 +349,41 @@ def test_unknown_image_is_refused(sandbox):
     done = sandbox.run("run", "no-such-image", "--", "true")
     assert done.returncode == 125
     assert b"[S100]" in done.stderr and b"no-such-image" in done.stderr and b"python" in done.stderr
+
+
+# --- configuration ---
+
+
+def test_configuration_gives_the_defaults(sandbox, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("default_memory_mb: 256\ndefault_cpus: 2\ndefault_disk_mb: 64\nmax_disk_mb: 100\n")
+    done = shell(sandbox, "nproc; grep MemTotal /proc/meminfo; df -m / | tail -1", flags=["--config", str(config)])
+    lines = done.stdout.splitlines()
+    assert lines[0] == b"2" and int(lines[1].split()[1]) <= 256 * 1024 and int(lines[2].split()[1]) <= 64
+    done = shell(sandbox, "true", flags=["--config", str(config), "--disk", "200"])
+    assert done.returncode == 125 and b"[S400] --disk 200 is above max_disk_mb 100" in done.stderr
+
+
+def test_broken_configuration_is_a_usage_error(sandbox, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("acel: auto\n")
+    for words in (["run", IMAGE, "--", "true"], ["image", "ls"]):
+        done = sandbox.run(*words[:1], "--config", str(config), *words[1:])
+        assert done.returncode == 2 and b"config.yaml:1:1: unknown key 'acel' (did you mean accel?)" in done.stderr
+        done = sandbox.run(*words[:1], "--config", str(tmp_path / "none"), *words[1:])
+        assert done.returncode == 2 and b"No such file" in done.stderr
+
+
+def test_custom_image_of_the_configuration(sandbox, tmp_path):
+    """An image with one static program and nothing else, from a folder."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "agent").write_bytes(open(f"{sandbox.build}/iii-sandbox-agent", "rb").read())
+    (tree / "agent").chmod(0o755)
+    config = tmp_path / "config.yaml"
+    config.write_text(f"custom_images:\n  tiny: 'dir:{tree}'\n")
+    flags = ["--config", str(config)]
+    done = sandbox.run("run", *flags, "tiny", "--", "/no-such-program", timeout=120)
+    assert (done.returncode, done.stderr) == (127, b"exec: /no-such-program: not found\n")
+    assert b"tiny" in sandbox.run("image", "ls", *flags).stdout
+    assert sandbox.run("image", "rm", *flags, "tiny").returncode == 0

@@ -124,7 +124,7 @@ def test_full_local_disk_is_told(sandbox, tmp_path):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", small], check=False).returncode:
         pytest.skip("needs the right to mount")
     try:
-        done = sandbox.run("run", "--out", f"/x:{small}/x", IMAGE, "--", "sh", "-c", "head -c 3000000 /dev/zero > /x")
+        done = sandbox.run("run", "--out", f"/x:{small}/x", IMAGE, "--", "sh", "-c", "head -c 3000000 /dev/urandom > /x")
     finally:
         subprocess.run(["umount", small], check=True)
     assert done.returncode == 125 and b"No space left on device" in done.stderr

@@ -12,7 +12,7 @@ TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LEAKS = {
     "nothing": ("", ""),
     "a child": ("subprocess.Popen(['sleep', '60'])", "(sleep)"),
-    "an orphan in a session of its own": ("subprocess.run(['setsid', '-f', 'sleep', '61'])", "(sleep)"),
+    "an orphan in a session of its own": ("subprocess.run(['setsid', '-f', 'sleep', '61'])", "left behind: process"),
     "a file": ("os.makedirs(SCRATCH, exist_ok=True); open(SCRATCH + '/x', 'w').close()", "/scratch/x"),
     "a descriptor": ("os.open('/dev/null', os.O_RDONLY)", "(/dev/null)"),
 }

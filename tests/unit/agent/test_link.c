@@ -194,8 +194,9 @@ static void check_shell(const char *script, unsigned code, const char *out, cons
     auto_answer answer = ANSWER_INIT;
     collect(send_shell(script), &answer);
     assert_false(answer.failed);
-    if (answer.exit.exit_code != code || answer.out.len != strlen(out) || memcmp(buf_data(&answer.out), out, answer.out.len) ||
-        answer.err.len != strlen(err) || memcmp(buf_data(&answer.err), err, answer.err.len))
+    if (answer.exit.exit_code != code || answer.out.len != strlen(out) ||
+        memcmp(buf_data(&answer.out), out, answer.out.len) != 0 || answer.err.len != strlen(err) ||
+        memcmp(buf_data(&answer.err), err, answer.err.len) != 0)
         fail_msg("%s: %u, '%.*s', '%.*s'", script, (unsigned)answer.exit.exit_code, (int)answer.out.len,
                  (const char *)buf_data(&answer.out), (int)answer.err.len, (const char *)buf_data(&answer.err));
     assert_int_equal(answer.eofs, 2);
@@ -485,7 +486,7 @@ static void test_shutdown_ends_programs_and_the_link(void **state)
     uint32_t off = request_send(&request);
     bool said_bye = false, replied = false;
     while (take(&frame)) {
-        said_bye |= frame.stream == polite && frame.kind == WIRE_DATA && !memcmp(frame.body, "bye\n", 4);
+        said_bye |= frame.stream == polite && frame.kind == WIRE_DATA && memcmp(frame.body, "bye\n", 4) == 0;
         replied |= frame.stream == off && frame.kind == WIRE_REPLY;
     }
     assert_true(said_bye);

@@ -17,19 +17,23 @@ static void put_checksum(uint8_t *block)
     snprintf((char *)block + 148, 7, "%06o", sum);
 }
 
+static void put(uint8_t *block, size_t at, const char *text)
+{
+    for (; *text; text++)
+        block[at++] = (uint8_t)*text;
+}
+
 /* A plain header "x", which the case then spoils. */
 static void plain(uint8_t *block)
 {
     memset(block, 0, TAR_BLOCK);
-    memcpy(block, "x", 1);
-    memcpy(block + 100, "0000644", 7);
-    memcpy(block + 124, "00000000005", 11);
-    memcpy(block + 136, "00000000012", 11);
-    block[156] = '0';
-    memcpy(block + 257,
-           "ustar\0"
-           "00",
-           8);
+    put(block, 0, "x");
+    put(block, 100, "0000644");
+    put(block, 124, "00000000005");
+    put(block, 136, "00000000012");
+    put(block, 156, "0");
+    put(block, 257, "ustar");
+    put(block, 263, "00");
     put_checksum(block);
 }
 
@@ -42,7 +46,7 @@ static void test_decode_reads_a_plain_header(void **state)
     uint8_t block[TAR_BLOCK];
     struct err e = ERR_INIT;
     plain(block);
-    memcpy(block + 345, "some/prefix", 11);
+    put(block, 345, "some/prefix");
     put_checksum(block);
     assert_int_equal(tar_header_decode(block, &header, &e), 1);
     assert_string_equal(header.path, "some/prefix/x");

@@ -20,7 +20,7 @@ static void test_make_image_env_is_overridden_by_ours(void **state)
 {
     (void)state;
     struct err e = ERR_INIT;
-    struct run_options options = RUN_OPTIONS_INIT;
+    struct run_options options = {0};
     char *argv[] = {(char[]){"a"}, (char[]){"b c"}};
     struct cli_words words = {.command = argv, .command_len = 2};
     struct image image = python_image();
@@ -47,7 +47,7 @@ static void test_make_command_comes_from_the_image(void **state)
 {
     (void)state;
     struct err e = ERR_INIT;
-    struct run_options options = RUN_OPTIONS_INIT;
+    struct run_options options = {0};
     struct cli_words words = {0};
     struct image image = python_image();
     struct wire_request request;
@@ -70,7 +70,7 @@ static void test_make_language_runs_the_script_with_its_arguments(void **state)
 {
     (void)state;
     struct err e = ERR_INIT;
-    struct run_options options = RUN_OPTIONS_INIT;
+    struct run_options options = {0};
     options.lang = "Python";
     char *argv[] = {(char[]){"1"}};
     struct cli_words words = {.command = argv, .command_len = 1};
@@ -99,7 +99,7 @@ static void test_check_says_what_is_wrong(void **state)
 {
     (void)state;
     char *words[] = {(char[]){"python"}, (char[]){"x"}, (char[]){"y"}};
-    struct run_options options = RUN_OPTIONS_INIT;
+    struct run_options options = {0};
     check_refused(options, 0, words, "which image?");
     check_refused(options, 2, words, "'x' is one word too many");
     options.lang = "cobol";
@@ -107,10 +107,10 @@ static void test_check_says_what_is_wrong(void **state)
     options.lang = "sh";
     check_refused(options, 1, words, "needs a script");
     check_refused(options, 3, words, "'y' is one word too many");
-    options = RUN_OPTIONS_INIT;
+    options = (struct run_options){0};
     options.accel = "xen";
     check_refused(options, 1, words, "--accel xen");
-    options = RUN_OPTIONS_INIT;
+    options = (struct run_options){0};
     strv_add(&options.env, "1A=x");
     check_refused(options, 1, words, "--env '1A'");
     run_options_done(&options);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/link_channel.h"
+#include "engine/uplink_channel.h"
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
@@ -44,12 +44,12 @@ static enum channel_end end_of(const struct ws_end *end)
 
 /* ---- reader ---- */
 
-struct link_reader {
+struct uplink_reader {
     struct channel_reader base;
     struct ws_conn *conn;
 };
 
-static void reader_free(struct link_reader *reader)
+static void reader_free(struct uplink_reader *reader)
 {
     buf_done(&reader->base.text);
     free(reader);
@@ -57,7 +57,7 @@ static void reader_free(struct link_reader *reader)
 
 static void on_reader_open(void *owner)
 {
-    struct link_reader *reader = owner;
+    struct uplink_reader *reader = owner;
     if (reader->base.paused)
         ws_pause(reader->conn);
 }
@@ -65,7 +65,7 @@ static void on_reader_open(void *owner)
 static void on_reader_piece(void *owner, enum ws_kind kind, const uint8_t *bytes, size_t len, bool first, bool last)
 {
     (void)first;
-    struct link_reader *reader = owner;
+    struct uplink_reader *reader = owner;
     struct ws_conn *conn = reader->conn;
     const struct channel_reader_events *events = reader->base.events;
     void *context = reader->base.context;
@@ -78,7 +78,7 @@ static void on_reader_piece(void *owner, enum ws_kind kind, const uint8_t *bytes
 
 static void on_reader_close(void *owner, const struct ws_end *end)
 {
-    struct link_reader *reader = owner;
+    struct uplink_reader *reader = owner;
     reader->base.events->on_end(reader->base.context, end_of(end));
     reader_free(reader);
 }
@@ -89,28 +89,28 @@ static const struct ws_events reader_events = {
 static void reader_pause(struct channel_reader *base)
 {
     base->paused = true;
-    ws_pause(((struct link_reader *)base)->conn);
+    ws_pause(((struct uplink_reader *)base)->conn);
 }
 
 static void reader_resume(struct channel_reader *base)
 {
     base->paused = false;
-    ws_resume(((struct link_reader *)base)->conn);
+    ws_resume(((struct uplink_reader *)base)->conn);
 }
 
 static void reader_close(struct channel_reader *base)
 {
-    struct link_reader *reader = (struct link_reader *)base;
+    struct uplink_reader *reader = (struct uplink_reader *)base;
     ws_close(reader->conn, WS_CLOSE_NORMAL, "channel_close");
     reader_free(reader);
 }
 
 static const struct channel_reader_ops reader_ops = {.pause = reader_pause, .resume = reader_resume, .close = reader_close};
 
-struct channel_reader *link_reader_open(struct ws_service *ws, const struct ws_target *target, const struct channel_ref *ref,
-                                        const struct channel_reader_events *events, void *context, bool paused, struct err *e)
+struct channel_reader *uplink_reader_open(struct ws_service *ws, const struct ws_target *target, const struct channel_ref *ref,
+                                          const struct channel_reader_events *events, void *context, bool paused, struct err *e)
 {
-    struct link_reader *reader = xcalloc(1, sizeof *reader);
+    struct uplink_reader *reader = xcalloc(1, sizeof *reader);
     reader->base = (struct channel_reader){.ops = &reader_ops, .events = events, .context = context, .paused = paused};
     reader->conn = open_end(ws, target, ref, "read", &reader_events, reader, e);
     if (reader->conn)
@@ -121,7 +121,7 @@ struct channel_reader *link_reader_open(struct ws_service *ws, const struct ws_t
 
 /* ---- writer ---- */
 
-struct link_writer {
+struct uplink_writer {
     struct channel_writer base;
     struct ws_conn *conn;
     bool is_open, ending; /* ending: closed by its owner before the socket was open */
@@ -129,7 +129,7 @@ struct link_writer {
 
 static void on_writer_open(void *owner)
 {
-    struct link_writer *writer = owner;
+    struct uplink_writer *writer = owner;
     writer->is_open = true;
     if (!writer->ending)
         return;
@@ -149,7 +149,7 @@ static void on_writer_piece(void *owner, enum ws_kind kind, const uint8_t *bytes
 
 static void on_writer_drain(void *owner)
 {
-    struct link_writer *writer = owner;
+    struct uplink_writer *writer = owner;
     if (!writer->base.was_full)
         return;
     writer->base.was_full = false;
@@ -158,7 +158,7 @@ static void on_writer_drain(void *owner)
 
 static void on_writer_close(void *owner, const struct ws_end *end)
 {
-    struct link_writer *writer = owner;
+    struct uplink_writer *writer = owner;
     if (!writer->ending)
         writer->base.events->on_end(writer->base.context, end_of(end));
     free(writer);
@@ -173,18 +173,18 @@ static const struct ws_events writer_events = {.on_open = on_writer_open,
 
 static size_t writer_room(const struct channel_writer *base)
 {
-    size_t queued = ws_queued(((const struct link_writer *)base)->conn);
+    size_t queued = ws_queued(((const struct uplink_writer *)base)->conn);
     return queued >= ENGINE_CHANNEL_BYTES_MAX ? 0 : ENGINE_CHANNEL_BYTES_MAX - queued;
 }
 
 static int writer_send(struct channel_writer *base, enum ws_kind kind, const void *bytes, size_t len, struct err *e)
 {
-    return ws_send_piece(((struct link_writer *)base)->conn, kind, bytes, len, true, true, e);
+    return ws_send_piece(((struct uplink_writer *)base)->conn, kind, bytes, len, true, true, e);
 }
 
 static void writer_close(struct channel_writer *base, bool clean)
 {
-    struct link_writer *writer = (struct link_writer *)base;
+    struct uplink_writer *writer = (struct uplink_writer *)base;
     if (clean && !writer->is_open) {
         writer->ending = true; /* even an empty stream needs its socket, or the reader waits for minutes */
         return;
@@ -198,10 +198,10 @@ static void writer_close(struct channel_writer *base, bool clean)
 
 static const struct channel_writer_ops writer_ops = {.room = writer_room, .send = writer_send, .close = writer_close};
 
-struct channel_writer *link_writer_open(struct ws_service *ws, const struct ws_target *target, const struct channel_ref *ref,
-                                        const struct channel_writer_events *events, void *context, struct err *e)
+struct channel_writer *uplink_writer_open(struct ws_service *ws, const struct ws_target *target, const struct channel_ref *ref,
+                                          const struct channel_writer_events *events, void *context, struct err *e)
 {
-    struct link_writer *writer = xcalloc(1, sizeof *writer);
+    struct uplink_writer *writer = xcalloc(1, sizeof *writer);
     writer->base = (struct channel_writer){.ops = &writer_ops, .events = events, .context = context};
     writer->conn = open_end(ws, target, ref, "write", &writer_events, writer, e);
     if (writer->conn)

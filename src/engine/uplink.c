@@ -10,7 +10,7 @@
  * A call of ours that was sent on a connection that broke fails at once: whether it ran is unknown. A call of one of our
  * functions that outlives its connection goes on, its result is dropped. Channel ends are sockets of their own to the same
  * address. The engine is not trusted: its messages are bounded and decoded like anybody's. */
-#include "engine/link.h"
+#include "engine/uplink.h"
 
 #include "base/alloc.h"
 #include "base/check.h"
@@ -18,8 +18,8 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "engine/internal.h"
-#include "engine/link_channel.h"
 #include "engine/resolve.h"
+#include "engine/uplink_channel.h"
 #include "engine/url.h"
 
 #include <assert.h>
@@ -33,13 +33,13 @@
 #define BACKOFF_FIRST_MS 1000u
 #define BACKOFF_LAST_MS 30000u
 
-struct link {
+struct uplink {
     struct engine base;
     struct url url;
     char *name, *description, *token;
-    void (*on_state)(void *context, enum link_state state, const char *reason);
+    void (*on_state)(void *context, enum uplink_state state, const char *reason);
     void *context;
-    enum link_state state;
+    enum uplink_state state;
     unsigned failures, failures_before; /* _before: when the open connection was made */
     uint64_t epoch;                     /* of the connection: results of an older one are dropped */
     char address[64];
@@ -52,25 +52,25 @@ struct link {
 };
 
 static const char *const state_names[] = {"waiting", "resolving", "connecting", "open", "refused", "closed"};
-static_assert(sizeof state_names / sizeof *state_names == LINK_STATE_COUNT, "one name per state");
+static_assert(sizeof state_names / sizeof *state_names == UPLINK_STATE_COUNT, "one name per state");
 
-const char *link_state_name(enum link_state state)
+const char *uplink_state_name(enum uplink_state state)
 {
-    CHECK((unsigned)state < LINK_STATE_COUNT);
+    CHECK((unsigned)state < UPLINK_STATE_COUNT);
     return state_names[state];
 }
 
-static struct link *link_of(struct engine *engine)
+static struct uplink *link_of(struct engine *engine)
 {
-    return CONTAINER_OF(engine, struct link, base);
+    return CONTAINER_OF(engine, struct uplink, base);
 }
 
-enum link_state link_state_of(const struct engine *engine)
+enum uplink_state uplink_state_of(const struct engine *engine)
 {
-    return CONTAINER_OF(engine, const struct link, base)->state;
+    return CONTAINER_OF(engine, const struct uplink, base)->state;
 }
 
-unsigned link_backoff_ms(unsigned failures, uint32_t random)
+unsigned uplink_backoff_ms(unsigned failures, uint32_t random)
 {
     unsigned delay = failures < 5 ? BACKOFF_FIRST_MS << failures : BACKOFF_LAST_MS;
     if (delay > BACKOFF_LAST_MS)
@@ -79,7 +79,7 @@ unsigned link_backoff_ms(unsigned failures, uint32_t random)
     return delay - spread / 2 + (unsigned)((uint64_t)random * (spread + 1) >> 32);
 }
 
-static void set_state(struct link *link, enum link_state state, const char *reason)
+static void set_state(struct uplink *link, enum uplink_state state, const char *reason)
 {
     link->state = state;
     if (link->on_state)
@@ -89,13 +89,13 @@ static void set_state(struct link *link, enum link_state state, const char *reas
 static void on_retry(uv_timer_t *timer);
 
 /* After a failed attempt or a lost connection. */
-static void wait_and_retry(struct link *link, const char *reason)
+static void wait_and_retry(struct uplink *link, const char *reason)
 {
     uint32_t random = 0;
     (void)!getrandom(&random, sizeof random, 0);
-    uv_timer_start(&link->retry, on_retry, link_backoff_ms(link->failures, random), 0);
+    uv_timer_start(&link->retry, on_retry, uplink_backoff_ms(link->failures, random), 0);
     link->failures++;
-    set_state(link, LINK_WAITING, reason);
+    set_state(link, UPLINK_WAITING, reason);
 }
 
 /* ---- sending ---- */
@@ -110,18 +110,18 @@ static struct buf begin_message(void)
     return message;
 }
 
-static void lose_connection(struct link *link, const char *reason);
+static void lose_connection(struct uplink *link, const char *reason);
 
-static void send_message(struct link *link, struct buf *message)
+static void send_message(struct uplink *link, struct buf *message)
 {
     struct err e = ERR_INIT;
-    if (link->state != LINK_OPEN || !ws_send(link->conn, message, &e))
+    if (link->state != UPLINK_OPEN || !ws_send(link->conn, message, &e))
         return;
     ws_kill(link->conn);
     lose_connection(link, "the engine reads too slowly");
 }
 
-static void send_function(struct link *link, const struct function *function)
+static void send_function(struct uplink *link, const struct function *function)
 {
     struct err e = ERR_INIT;
     auto_buf message = begin_message();
@@ -139,7 +139,7 @@ static void send_function(struct link *link, const struct function *function)
         send_message(link, &message);
 }
 
-static void send_announcement(struct link *link)
+static void send_announcement(struct uplink *link)
 {
     struct err e = ERR_INIT;
     struct utsname host = {0};
@@ -167,7 +167,7 @@ static void send_announcement(struct link *link)
         send_message(link, &message);
 }
 
-static void send_reattach(struct link *link)
+static void send_reattach(struct uplink *link)
 {
     struct err e = ERR_INIT;
     auto_buf message = begin_message();
@@ -177,17 +177,17 @@ static void send_reattach(struct link *link)
 
 static void on_open(void *owner)
 {
-    struct link *link = owner;
+    struct uplink *link = owner;
     link->epoch++;
     link->failures_before = link->failures;
     link->failures = 0;
-    set_state(link, LINK_OPEN, NULL);
+    set_state(link, UPLINK_OPEN, NULL);
     send_reattach(link);
     send_announcement(link);
     struct table *functions = &link->base.functions;
     for (struct table_entry *entry = table_next(functions, NULL); entry; entry = table_next(functions, entry))
         send_function(link, CONTAINER_OF(entry, struct function, by_id));
-    while (link->state == LINK_OPEN && !list_is_empty(&link->waiting)) {
+    while (link->state == UPLINK_OPEN && !list_is_empty(&link->waiting)) {
         struct own_call *call = CONTAINER_OF(link->waiting.next, struct own_call, sent);
         list_remove(&call->sent);
         send_message(link, &call->message);
@@ -196,7 +196,7 @@ static void on_open(void *owner)
 
 /* ---- receiving ---- */
 
-static void answer_failure(struct link *link, const char *id, const char *function_id, const char *code, const char *text)
+static void answer_failure(struct uplink *link, const char *id, const char *function_id, const char *code, const char *text)
 {
     struct err e = ERR_INIT;
     auto_buf message = begin_message();
@@ -205,7 +205,7 @@ static void answer_failure(struct link *link, const char *id, const char *functi
         send_message(link, &message);
 }
 
-static void on_call(struct link *link, const struct message *message)
+static void on_call(struct uplink *link, const struct message *message)
 {
     auto_free char *function_id = json_slice_text(message->fields[MESSAGE_FIELD_FUNCTION_ID], ENGINE_ID_MAX);
     struct json_slice id_slice = message->fields[MESSAGE_FIELD_INVOCATION_ID];
@@ -232,9 +232,9 @@ static void on_call(struct link *link, const struct message *message)
 
 static void answer(struct engine *engine, struct invocation *call, struct json_slice result, const struct message_error *error)
 {
-    struct link *link = link_of(engine);
+    struct uplink *link = link_of(engine);
     metric_add(&engine->metrics, METRIC_CALLS_OPEN, -1);
-    if (!call->answered || link->state != LINK_OPEN || call->epoch != link->epoch)
+    if (!call->answered || link->state != UPLINK_OPEN || call->epoch != link->epoch)
         return;
     struct err e = ERR_INIT;
     auto_buf message = begin_message(), trace = BUF_INIT(16 * KIB), baggage = BUF_INIT(64 * KIB);
@@ -253,7 +253,7 @@ static void answer(struct engine *engine, struct invocation *call, struct json_s
         send_message(link, &message);
 }
 
-static void on_result(struct link *link, const struct message *message)
+static void on_result(struct uplink *link, const struct message *message)
 {
     auto_free char *id = json_slice_text(message->fields[MESSAGE_FIELD_INVOCATION_ID], 64);
     struct table_entry *entry = id ? table_find(&link->base.calls, id) : NULL;
@@ -264,7 +264,7 @@ static void on_result(struct link *link, const struct message *message)
         metric_add(&link->base.metrics, METRIC_MESSAGES_DROPPED, 1);
 }
 
-static void on_registered(struct link *link, const struct message *message)
+static void on_registered(struct uplink *link, const struct message *message)
 {
     free(link->worker_id);
     free(link->reattach_token);
@@ -272,7 +272,7 @@ static void on_registered(struct link *link, const struct message *message)
     link->reattach_token = json_slice_text(message->fields[MESSAGE_FIELD_REATTACH_TOKEN], 64);
 }
 
-static void on_rejected(struct link *link, const struct message *message)
+static void on_rejected(struct uplink *link, const struct message *message)
 {
     auto_free char *code = json_slice_text(message->fields[MESSAGE_FIELD_CODE], ENGINE_ID_MAX);
     auto_free char *function_id = json_slice_text(message->fields[MESSAGE_FIELD_FUNCTION_ID], ENGINE_ID_MAX);
@@ -284,10 +284,10 @@ static void on_rejected(struct link *link, const struct message *message)
     auto_free char *reason = xasprintf("the engine has a worker named '%.200s' already", link->name);
     ws_kill(link->conn);
     lose_connection(link, NULL);
-    set_state(link, LINK_REFUSED, reason);
+    set_state(link, UPLINK_REFUSED, reason);
 }
 
-static void on_login_error(struct link *link, const struct message *message)
+static void on_login_error(struct uplink *link, const struct message *message)
 {
     auto_free char *code = NULL, *text = NULL;
     message_error_decode(message->fields[MESSAGE_FIELD_ERROR], &code, &text);
@@ -298,7 +298,7 @@ static void on_login_error(struct link *link, const struct message *message)
 static void on_message(void *owner, enum ws_kind kind, const uint8_t *bytes, size_t len)
 {
     (void)kind; /* JSON is taken from binary messages too */
-    struct link *link = owner;
+    struct uplink *link = owner;
     struct message message;
     struct err e = ERR_INIT;
     metric_add(&link->base.metrics, METRIC_MESSAGES_IN, 1);
@@ -322,11 +322,11 @@ static void on_message(void *owner, enum ws_kind kind, const uint8_t *bytes, siz
 /* ---- connecting ---- */
 
 /* The connection no longer exists. reason NULL: no further attempt. */
-static void lose_connection(struct link *link, const char *reason)
+static void lose_connection(struct uplink *link, const char *reason)
 {
-    bool was_open = link->state == LINK_OPEN;
+    bool was_open = link->state == UPLINK_OPEN;
     link->conn = NULL;
-    link->state = LINK_WAITING;
+    link->state = UPLINK_WAITING;
     if (was_open) {
         struct table *calls = &link->base.calls;
         for (struct table_entry *entry = table_next(calls, NULL), *next; entry; entry = next) {
@@ -366,7 +366,7 @@ static const struct ws_events link_events = {
 
 static void on_resolved(void *context, const char *address, const char *failure)
 {
-    struct link *link = context;
+    struct uplink *link = context;
     struct err e = ERR_INIT;
     link->resolution = NULL;
     if (!address) {
@@ -385,16 +385,16 @@ static void on_resolved(void *context, const char *address, const char *failure)
     };
     link->conn = ws_connect(link->base.ws, &target, &link_events, link, &e);
     if (link->conn)
-        set_state(link, LINK_CONNECTING, NULL);
+        set_state(link, UPLINK_CONNECTING, NULL);
     else
         wait_and_retry(link, e.text);
 }
 
 static void on_retry(uv_timer_t *timer)
 {
-    struct link *link = timer->data;
+    struct uplink *link = timer->data;
     link->resolution = resolve_start(link->base.loop, link->url.host, on_resolved, link);
-    set_state(link, LINK_RESOLVING, NULL);
+    set_state(link, UPLINK_RESOLVING, NULL);
 }
 
 /* ---- as an engine ---- */
@@ -417,20 +417,20 @@ static void function_removed(struct engine *engine, struct function *function)
 
 static void send_call(struct engine *engine, struct own_call *call, const struct message_call *spec)
 {
-    struct link *link = link_of(engine);
+    struct uplink *link = link_of(engine);
     struct err e = ERR_INIT;
     call->message = begin_message();
     if (message_write_call(&call->message, spec, &e)) {
         own_call_fail(engine, call, "payload_too_large", e.text);
         return;
     }
-    if (link->state == LINK_OPEN)
+    if (link->state == UPLINK_OPEN)
         send_message(link, &call->message);
     else
         list_add_last(&link->waiting, &call->sent);
 }
 
-static struct ws_target channel_target(struct link *link)
+static struct ws_target channel_target(struct uplink *link)
 {
     return (struct ws_target){.tls = strcmp(link->url.scheme, "wss") == 0,
                               .host = link->url.host,
@@ -447,7 +447,7 @@ static struct channel_reader *reader_open(struct engine *engine, const struct ch
         err_set(e, ERR_ENVIRONMENT, "there was no connection to the engine yet");
         return NULL;
     }
-    return link_reader_open(engine->ws, &target, ref, events, context, paused, e);
+    return uplink_reader_open(engine->ws, &target, ref, events, context, paused, e);
 }
 
 static struct channel_writer *writer_open(struct engine *engine, const struct channel_ref *ref,
@@ -458,12 +458,12 @@ static struct channel_writer *writer_open(struct engine *engine, const struct ch
         err_set(e, ERR_ENVIRONMENT, "there was no connection to the engine yet");
         return NULL;
     }
-    return link_writer_open(engine->ws, &target, ref, events, context, e);
+    return uplink_writer_open(engine->ws, &target, ref, events, context, e);
 }
 
 static void on_handle_closed(uv_handle_t *handle)
 {
-    struct link *link = handle->data;
+    struct uplink *link = handle->data;
     if (--link->closing)
         return;
     free(link->name);
@@ -483,12 +483,12 @@ static void on_base_timer_closed(uv_handle_t *handle)
 
 static void link_free(struct engine *engine)
 {
-    struct link *link = link_of(engine);
+    struct uplink *link = link_of(engine);
     resolve_cancel(link->resolution);
     if (link->conn)
         ws_close(link->conn, WS_CLOSE_NORMAL, "the worker stops");
     link->conn = NULL;
-    link->state = LINK_CLOSED;
+    link->state = UPLINK_CLOSED;
     engine_done(engine);
     ws_service_free(engine->ws);
     link->closing = 2;
@@ -506,7 +506,7 @@ static const struct engine_ops link_ops = {
     .free = link_free,
 };
 
-struct engine *link_new(uv_loop_t *loop, const struct link_config *config, struct err *e)
+struct engine *uplink_new(uv_loop_t *loop, const struct uplink_config *config, struct err *e)
 {
     struct url url;
     if (url_parse(config->url, &url, e)) {
@@ -517,7 +517,7 @@ struct engine *link_new(uv_loop_t *loop, const struct link_config *config, struc
         err_set(e, ERR_INVALID, "the engine's URL must begin with ws:// or wss://: '%.200s'", config->url);
         return NULL;
     }
-    struct link *link = xcalloc(1, sizeof *link);
+    struct uplink *link = xcalloc(1, sizeof *link);
     engine_init(&link->base, &link_ops, loop);
     link->url = url;
     link->name = xstrdup(config->name);
