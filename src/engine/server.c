@@ -351,9 +351,10 @@ static void on_request(void *context, const struct ws_request *request, struct w
 
 /* ---- the engine ---- */
 
-static void on_turn(uv_timer_t *timer)
+static void on_turn(uv_idle_t *idle)
 {
-    struct server *server = timer->data;
+    struct server *server = idle->data;
+    uv_idle_stop(idle);
     while (!list_is_empty(&server->reap))
         worker_free(CONTAINER_OF(server->reap.next, struct worker, reap));
     channels_turn(server);
@@ -361,8 +362,7 @@ static void on_turn(uv_timer_t *timer)
 
 void server_turn_soon(struct server *server)
 {
-    if (!uv_is_active((uv_handle_t *)&server->turn))
-        uv_timer_start(&server->turn, on_turn, 0, 0);
+    uv_idle_start(&server->turn, on_turn);
 }
 
 static void on_channel_sweep(uv_timer_t *timer)
@@ -387,7 +387,7 @@ static void on_handle_closed(uv_handle_t *handle)
     free(server);
 }
 
-static void on_base_timer_closed(uv_handle_t *handle)
+static void on_base_closed(uv_handle_t *handle)
 {
     struct engine *engine = handle->data;
     handle->data = server_of(engine);
@@ -413,8 +413,8 @@ static void server_free(struct engine *engine)
     table_done(&server->channels);
     table_done(&server->trigger_types);
     table_done(&server->triggers);
-    server->closing = 3;
-    uv_close((uv_handle_t *)&engine->calls_timer, on_base_timer_closed);
+    server->closing = ENGINE_HANDLES + 2;
+    engine_close_handles(engine, on_base_closed);
     uv_close((uv_handle_t *)&server->turn, on_handle_closed);
     uv_close((uv_handle_t *)&server->sweep, on_handle_closed);
 }
@@ -458,7 +458,7 @@ struct engine *server_new(uv_loop_t *loop, const struct server_config *config, u
                               &server->triggers};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         table_init(tables[i]);
-    uv_timer_init(loop, &server->turn);
+    uv_idle_init(loop, &server->turn);
     uv_timer_init(loop, &server->sweep);
     server->turn.data = server->sweep.data = server;
     server->base.ws = ws_service_new(loop, false, e);
