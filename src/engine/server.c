@@ -211,9 +211,9 @@ static struct worker *worker_new(struct server *server, const struct ws_request 
     worker->token = uuid_make();
     worker->connected_ms = clock_realtime_ns() / 1000000;
     snprintf(worker->peer, sizeof worker->peer, "%s", request->peer);
-    struct list *lists[] = {&worker->reap,         &worker->functions, &worker->calls_made,
-                            &worker->calls_served, &worker->types,     &worker->triggers};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+    struct list *lists[] = {
+        &worker->reap, &worker->functions, &worker->calls_made, &worker->calls_served, &worker->types, &worker->triggers, NULL};
+    for (size_t i = 0; lists[i]; i++)
         list_init(lists[i]);
     list_add_last(&server->workers, &worker->all);
     table_add(&server->workers_by_id, &worker->by_id, worker->id.text);
@@ -454,9 +454,9 @@ struct engine *server_new(uv_loop_t *loop, const struct server_config *config, u
     list_init(&server->workers);
     list_init(&server->reap);
     list_init(&server->ready_channels);
-    struct table *tables[] = {&server->workers_by_id, &server->pending, &server->channels, &server->trigger_types,
-                              &server->triggers};
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+    struct table *tables[] = {&server->workers_by_id, &server->pending,  &server->channels,
+                              &server->trigger_types, &server->triggers, NULL};
+    for (size_t i = 0; tables[i]; i++)
         table_init(tables[i]);
     uv_idle_init(loop, &server->turn);
     uv_timer_init(loop, &server->sweep);
