@@ -12,11 +12,12 @@ struct engine_call_options {
     uint64_t timeout_ms;
 };
 
-#define ENGINE_CALL_OPTIONS(type, member)                                                                                        \
-    {"engine", 0, CLI_TEXT, offsetof(type, member.engine),                                                                       \
+/* The rows of the option table; the command's struct has them in a member named `engine`. */
+#define ENGINE_CALL_OPTIONS(type)                                                                                                \
+    {"engine", 0, CLI_TEXT, offsetof(type, engine.engine),                                                                       \
      0,        0, "URL",    "the engine (default: $III_ENGINE_URL, $III_URL, ws://127.0.0.1:49134)"},                            \
     {                                                                                                                            \
-        "timeout", 't', CLI_DURATION, offsetof(type, member.timeout_ms), 0, 0, "TIME", "how long to wait (default 30s)"          \
+        "timeout", 't', CLI_DURATION, offsetof(type, engine.timeout_ms), 0, 0, "TIME", "how long to wait (default 30s)"          \
     }
 
 /* Calls, and tells a failure on standard error. The exit status; the answer holds a result for CLI_OK. */

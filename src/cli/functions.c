@@ -12,7 +12,7 @@ struct functions_options {
 };
 
 static const struct cli_option option_table[] = {
-    ENGINE_CALL_OPTIONS(struct functions_options, engine),
+    ENGINE_CALL_OPTIONS(struct functions_options),
     {"json", 'j', CLI_FLAG, offsetof(struct functions_options, json), 0, 0, NULL, "print the engine's answer as it is"},
     {"all", 'a', CLI_FLAG, offsetof(struct functions_options, all), 0, 0, NULL, "also the engine's own and hidden functions"},
     {0},

@@ -12,7 +12,7 @@ struct trigger_options {
 };
 
 static const struct cli_option option_table[] = {
-    ENGINE_CALL_OPTIONS(struct trigger_options, engine),
+    ENGINE_CALL_OPTIONS(struct trigger_options),
     {"json", 'j', CLI_TEXT, offsetof(struct trigger_options, json), 0, 0, "JSON",
      "the whole payload; key=value words override its members"},
     {0},

@@ -7,6 +7,9 @@
 #include "engine/server.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
+
+#define FDS_WANTED 65536u
 
 struct serve {
     uv_loop_t loop;
@@ -28,6 +31,20 @@ static void on_stop(void *context, const char *why)
     end(context);
 }
 
+/* Connections are descriptors; the usual soft limit of 1024 is below our own limits. */
+static void raise_fd_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    rlim_t wanted = limit.rlim_max < FDS_WANTED ? limit.rlim_max : FDS_WANTED;
+    if (limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = wanted;
+    if (setrlimit(RLIMIT_NOFILE, &limit))
+        log_debug("the limit of descriptors stays at %llu, ignoring", (unsigned long long)limit.rlim_cur);
+}
+
 int serve_run(const struct config *config, void (*on_ready)(const char *host, uint16_t port), struct err *e)
 {
     struct serve serve = {0};
@@ -41,6 +58,7 @@ int serve_run(const struct config *config, void (*on_ready)(const char *host, ui
     };
     if (server.otlp_endpoint && !*server.otlp_endpoint)
         server.otlp_endpoint = NULL;
+    raise_fd_limit();
     CHECK(uv_loop_init(&serve.loop) == 0);
     serve.stop = stop_watch(&serve.loop, on_stop, &serve, e);
     serve.engine = serve.stop ? server_new(&serve.loop, &server, &port, e) : NULL;

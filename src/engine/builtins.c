@@ -147,7 +147,7 @@ static int workers_list(struct builtin_call *call)
     if (get_text(call, "search", &search) || get_text(call, "runtime", &runtime) || get_text(call, "status", &status))
         return -1;
     struct server *server = call->server;
-    auto_free struct worker **rows = xcalloc(server->workers_by_id.len + 1, sizeof *rows);
+    auto_free struct worker **rows = xcalloc(server->workers_by_id.len + 1, sizeof(void *));
     size_t len = 0;
     for (struct list *item = server->workers.next; item != &server->workers; item = item->next) {
         struct worker *worker = CONTAINER_OF(item, struct worker, all);
@@ -158,7 +158,7 @@ static int workers_list(struct builtin_call *call)
             continue;
         rows[len++] = worker;
     }
-    qsort(rows, len, sizeof *rows, by_worker_name);
+    qsort(rows, len, sizeof(void *), by_worker_name);
     if (buf_appendf(call->result, call->e, "{\"workers\":["))
         return -1;
     bool self = !search && (!runtime || strcmp(runtime, "engine") == 0) && (!status || strcmp(status, "available") == 0);
@@ -257,7 +257,7 @@ static int functions_list(struct builtin_call *call)
     if (functions_filter_of(call, &filter))
         return -1;
     struct table *functions = &call->server->base.functions;
-    auto_free const struct function **rows = xcalloc(functions->len + 1, sizeof *rows);
+    auto_free const struct function **rows = xcalloc(functions->len + 1, sizeof(void *));
     size_t len = 0;
     for (struct table_entry *entry = table_next(functions, NULL); entry; entry = table_next(functions, entry)) {
         const struct function *function = CONTAINER_OF(entry, struct function, by_id);
@@ -266,7 +266,7 @@ static int functions_list(struct builtin_call *call)
             is_wanted(&filter, function->id, function->description, function_worker_name(function, name, sizeof name)))
             rows[len++] = function;
     }
-    qsort(rows, len, sizeof *rows, by_id);
+    qsort(rows, len, sizeof(void *), by_id);
     bool any = false;
     if (buf_appendf(call->result, call->e, "{\"functions\":["))
         return -1;

@@ -15,6 +15,7 @@
 #define CALL_TIMEOUT_MS 30000u
 
 static void on_calls_timer(uv_timer_t *timer);
+static void on_settle_turn(uv_idle_t *idle);
 
 void engine_init(struct engine *engine, const struct engine_ops *ops, uv_loop_t *loop)
 {
@@ -25,7 +26,8 @@ void engine_init(struct engine *engine, const struct engine_ops *ops, uv_loop_t 
     list_init(&engine->invocations);
     list_init(&engine->settled);
     uv_timer_init(loop, &engine->calls_timer);
-    engine->calls_timer.data = engine;
+    uv_idle_init(loop, &engine->settle_turn);
+    engine->calls_timer.data = engine->settle_turn.data = engine;
 }
 
 uv_loop_t *engine_loop(struct engine *engine)
@@ -285,10 +287,6 @@ static void own_call_free(struct engine *engine, struct own_call *call)
 
 static void arm_timer(struct engine *engine)
 {
-    if (!list_is_empty(&engine->settled)) {
-        uv_timer_start(&engine->calls_timer, on_calls_timer, 0, 0);
-        return;
-    }
     uint64_t now = clock_now_ms(), next = UINT64_MAX;
     for (struct table_entry *entry = table_next(&engine->calls, NULL); entry; entry = table_next(&engine->calls, entry)) {
         struct own_call *call = CONTAINER_OF(entry, struct own_call, by_id);
@@ -303,7 +301,7 @@ static void settle(struct engine *engine, struct own_call *call)
     table_remove(&engine->calls, &call->by_id);
     list_remove(&call->sent);
     list_add_last(&engine->settled, &call->settled);
-    uv_timer_start(&engine->calls_timer, on_calls_timer, 0, 0);
+    uv_idle_start(&engine->settle_turn, on_settle_turn);
 }
 
 void own_call_fail(struct engine *engine, struct own_call *call, const char *code, const char *text)
@@ -337,6 +335,13 @@ static void on_calls_timer(uv_timer_t *timer)
         if (call->deadline_ms <= now)
             own_call_fail(engine, call, "TIMEOUT", "the call was not answered in time");
     }
+    arm_timer(engine);
+}
+
+static void on_settle_turn(uv_idle_t *idle)
+{
+    struct engine *engine = idle->data;
+    uv_idle_stop(idle);
     /* Only what is settled now: a callback that calls again waits for its turn. */
     struct list ready;
     list_init(&ready);
@@ -352,7 +357,6 @@ static void on_calls_timer(uv_timer_t *timer)
             call->on_result(call->context, call->code ? NULL : call->result, call->code, call->text);
         own_call_free(engine, call);
     }
-    arm_timer(engine);
 }
 
 uint64_t engine_call(struct engine *engine, const struct engine_call *spec, engine_on_result on_result, void *context)
@@ -409,6 +413,12 @@ void engine_call_forget(struct engine *engine, uint64_t handle)
         if (call->handle == handle)
             call->on_result = NULL;
     }
+}
+
+void engine_close_handles(struct engine *engine, uv_close_cb on_closed)
+{
+    uv_close((uv_handle_t *)&engine->calls_timer, on_closed);
+    uv_close((uv_handle_t *)&engine->settle_turn, on_closed);
 }
 
 void engine_done(struct engine *engine)

@@ -82,13 +82,17 @@ struct engine {
     struct table calls; /* own calls by id */
     struct list settled;
     uv_timer_t calls_timer;
+    uv_idle_t settle_turn; /* an idle handle: a timer of 0 that starts itself again would keep the loop from its sockets */
     uint64_t handles;
     struct metrics metrics;
     struct tracer *tracer; /* NULL: spans are not exported */
 };
 
 void engine_init(struct engine *engine, const struct engine_ops *ops, uv_loop_t *loop);
-void engine_done(struct engine *engine); /* without the timer's memory, which the caller frees in a close callback */
+/* Everything but its handles, which engine_close_handles closes: on_closed is called for each, with data as the engine. */
+void engine_done(struct engine *engine);
+#define ENGINE_HANDLES 2u
+void engine_close_handles(struct engine *engine, uv_close_cb on_closed);
 
 struct function *function_find(struct engine *engine, const char *id);
 bool function_metadata_hides(struct json_slice metadata); /* an object whose `internal` is true */

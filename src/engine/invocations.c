@@ -232,7 +232,7 @@ void invocations_call(struct worker *caller, const struct message *message)
     const struct json_slice *fields = message->fields;
     auto_free char *function_id = json_slice_text(fields[MESSAGE_FIELD_FUNCTION_ID], ENGINE_ID_MAX);
     auto_free char *id = json_slice_text(fields[MESSAGE_FIELD_INVOCATION_ID], 36);
-    if (!function_id || (fields[MESSAGE_FIELD_INVOCATION_ID].text && (!id || !uuid_is_valid(id)))) {
+    if (fields[MESSAGE_FIELD_INVOCATION_ID].text && (!id || !uuid_is_valid(id))) {
         metric_add(&caller->server->base.metrics, METRIC_MESSAGES_DROPPED, 1);
         return;
     }
@@ -240,7 +240,7 @@ void invocations_call(struct worker *caller, const struct message *message)
         .server = caller->server,
         .worker = caller,
         .id = message->action == MESSAGE_ACTION_VOID ? NULL : id,
-        .function_id = function_id,
+        .function_id = function_id ? function_id : "", /* too long, or not to be written in C: nobody has registered it */
         .traceparent = fields[MESSAGE_FIELD_TRACEPARENT],
         .baggage = fields[MESSAGE_FIELD_BAGGAGE],
     };

@@ -43,7 +43,7 @@ static const char *scan_escape(struct scan *s)
         s->at += 6;
         return NULL;
     }
-    if (!memchr("\"\\/bfnrt", c, 8))
+    if (!c || !strchr("\"\\/bfnrt", c))
         return "bad escape";
     s->at += 2;
     return NULL;

@@ -211,9 +211,9 @@ static struct worker *worker_new(struct server *server, const struct ws_request 
     worker->token = uuid_make();
     worker->connected_ms = clock_realtime_ns() / 1000000;
     snprintf(worker->peer, sizeof worker->peer, "%s", request->peer);
-    struct list *lists[] = {&worker->reap,         &worker->functions, &worker->calls_made,
-                            &worker->calls_served, &worker->types,     &worker->triggers};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+    struct list *lists[] = {
+        &worker->reap, &worker->functions, &worker->calls_made, &worker->calls_served, &worker->types, &worker->triggers, NULL};
+    for (size_t i = 0; lists[i]; i++)
         list_init(lists[i]);
     list_add_last(&server->workers, &worker->all);
     table_add(&server->workers_by_id, &worker->by_id, worker->id.text);
@@ -351,9 +351,10 @@ static void on_request(void *context, const struct ws_request *request, struct w
 
 /* ---- the engine ---- */
 
-static void on_turn(uv_timer_t *timer)
+static void on_turn(uv_idle_t *idle)
 {
-    struct server *server = timer->data;
+    struct server *server = idle->data;
+    uv_idle_stop(idle);
     while (!list_is_empty(&server->reap))
         worker_free(CONTAINER_OF(server->reap.next, struct worker, reap));
     channels_turn(server);
@@ -361,8 +362,7 @@ static void on_turn(uv_timer_t *timer)
 
 void server_turn_soon(struct server *server)
 {
-    if (!uv_is_active((uv_handle_t *)&server->turn))
-        uv_timer_start(&server->turn, on_turn, 0, 0);
+    uv_idle_start(&server->turn, on_turn);
 }
 
 static void on_channel_sweep(uv_timer_t *timer)
@@ -387,7 +387,7 @@ static void on_handle_closed(uv_handle_t *handle)
     free(server);
 }
 
-static void on_base_timer_closed(uv_handle_t *handle)
+static void on_base_closed(uv_handle_t *handle)
 {
     struct engine *engine = handle->data;
     handle->data = server_of(engine);
@@ -413,8 +413,8 @@ static void server_free(struct engine *engine)
     table_done(&server->channels);
     table_done(&server->trigger_types);
     table_done(&server->triggers);
-    server->closing = 3;
-    uv_close((uv_handle_t *)&engine->calls_timer, on_base_timer_closed);
+    server->closing = ENGINE_HANDLES + 2;
+    engine_close_handles(engine, on_base_closed);
     uv_close((uv_handle_t *)&server->turn, on_handle_closed);
     uv_close((uv_handle_t *)&server->sweep, on_handle_closed);
 }
@@ -454,11 +454,11 @@ struct engine *server_new(uv_loop_t *loop, const struct server_config *config, u
     list_init(&server->workers);
     list_init(&server->reap);
     list_init(&server->ready_channels);
-    struct table *tables[] = {&server->workers_by_id, &server->pending, &server->channels, &server->trigger_types,
-                              &server->triggers};
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+    struct table *tables[] = {&server->workers_by_id, &server->pending,  &server->channels,
+                              &server->trigger_types, &server->triggers, NULL};
+    for (size_t i = 0; tables[i]; i++)
         table_init(tables[i]);
-    uv_timer_init(loop, &server->turn);
+    uv_idle_init(loop, &server->turn);
     uv_timer_init(loop, &server->sweep);
     server->turn.data = server->sweep.data = server;
     server->base.ws = ws_service_new(loop, false, e);

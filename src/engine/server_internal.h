@@ -18,7 +18,7 @@ struct server {
     struct list reap;           /* workers whose connection we ended */
     struct list ready_channels; /* with an end of ours that has something to do */
     size_t channel_bytes;
-    uv_timer_t turn;  /* runs what must not run inside a caller */
+    uv_idle_t turn;   /* runs what must not run inside a caller */
     uv_timer_t sweep; /* channels that were never opened */
     unsigned closing;
 };

@@ -28,7 +28,7 @@ static size_t hash_of(const char *key)
 
 void table_init(struct table *table)
 {
-    *table = (struct table){.buckets = xcalloc(BUCKETS_FIRST, sizeof *table->buckets), .buckets_len = BUCKETS_FIRST};
+    *table = (struct table){.buckets = xcalloc(BUCKETS_FIRST, sizeof(void *)), .buckets_len = BUCKETS_FIRST};
 }
 
 void table_done(struct table *table)
@@ -56,7 +56,7 @@ struct table_entry *table_find(const struct table *table, const char *key)
 static void grow(struct table *table)
 {
     struct table bigger = {.buckets_len = table->buckets_len * 2, .len = table->len};
-    bigger.buckets = calloc(bigger.buckets_len, sizeof *bigger.buckets);
+    bigger.buckets = calloc(bigger.buckets_len, sizeof(void *));
     if (!bigger.buckets)
         return;
     for (size_t i = 0; i < table->buckets_len; i++) {

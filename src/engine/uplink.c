@@ -474,7 +474,7 @@ static void on_handle_closed(uv_handle_t *handle)
     free(link);
 }
 
-static void on_base_timer_closed(uv_handle_t *handle)
+static void on_base_closed(uv_handle_t *handle)
 {
     struct engine *engine = handle->data;
     handle->data = link_of(engine);
@@ -491,8 +491,8 @@ static void link_free(struct engine *engine)
     link->state = UPLINK_CLOSED;
     engine_done(engine);
     ws_service_free(engine->ws);
-    link->closing = 2;
-    uv_close((uv_handle_t *)&engine->calls_timer, on_base_timer_closed);
+    link->closing = ENGINE_HANDLES + 1;
+    engine_close_handles(engine, on_base_closed);
     uv_close((uv_handle_t *)&link->retry, on_handle_closed);
 }
 

@@ -96,6 +96,21 @@ static void on_lws_log(int level, const char *line)
     log_debug("%.*s", (int)strcspn(line, "\n"), line);
 }
 
+/* No delay; and probes by the kernel, which also find a host that vanished behind a reader that pauses, where a WebSocket ping
+ * would be left unread. Failures cost nothing but that. */
+static void set_socket_options(int fd)
+{
+    static const struct {
+        int level, name, value;
+    } options[] = {{IPPROTO_TCP, TCP_NODELAY, 1},
+                   {SOL_SOCKET, SO_KEEPALIVE, 1},
+                   {IPPROTO_TCP, TCP_KEEPIDLE, 60},
+                   {IPPROTO_TCP, TCP_KEEPINTVL, 15},
+                   {IPPROTO_TCP, TCP_KEEPCNT, 4}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof options[i].value);
+}
+
 /* ---- connections ---- */
 
 static void held_change(struct ws_conn *conn, size_t less, size_t more);
@@ -506,8 +521,6 @@ static void sweep_start(struct ws_service *service);
 static void accept_one(struct ws_listener *listener, int fd)
 {
     struct ws_service *service = listener->service;
-    int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (service->conns_len >= ENGINE_CONNECTIONS_MAX + CONNECTIONS_EXTRA) {
         close(fd);
         return;
@@ -673,8 +686,7 @@ static void on_connect_error(struct ws_conn *conn, const char *text, size_t len)
 
 static void on_established(struct ws_conn *conn)
 {
-    int on = 1;
-    setsockopt(lws_get_socket_fd(conn->wsi), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    set_socket_options(lws_get_socket_fd(conn->wsi));
     conn->state = CONN_OPEN;
     conn->since_ms = conn->received_ms = conn->progress_ms = clock_now_ms();
     if (conn->queue_first)

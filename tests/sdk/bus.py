@@ -7,12 +7,17 @@ import shutil
 import subprocess
 import threading
 import time
+import uuid
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("III_SANDBOX_BUILD", "build/asan"))
 NODE_DIR = os.path.join(ROOT, "build", "sdk")
 SDK = os.path.join(ROOT, "tests", "sdk")
 TEST_BUS = os.path.join(BUILD, "tests", "sdk", "test_bus")
+
+
+FUNCTIONS = ["demo::channel", "demo::consume", "demo::describe", "demo::echo", "demo::fail", "demo::produce", "demo::relay",
+             "demo::slow", "demo::stats"]
 
 
 def install_client():
@@ -156,3 +161,43 @@ def node(script, url, *words, timeout=30, env=None):
     with Node(script, url, *words, env=env) as program:
         found = program.results(timeout)
     return found[0] if len(found) == 1 else found
+
+
+class FakeEngine(Program):
+    """An engine that records and misbehaves, see tests/fake/engine.mjs."""
+
+    def __init__(self, env=None):
+        super().__init__("node", os.path.join(ROOT, "tests", "fake", "engine.mjs"), cwd=NODE_DIR, env=env)
+        self.port = self.event("listening")["listening"]
+        self.url = f"ws://127.0.0.1:{self.port}"
+
+    def event(self, name, timeout=20):
+        deadline = time.monotonic() + timeout
+        while True:
+            event = json.loads(self.line("{", max(0.1, deadline - time.monotonic())))
+            if name in event:
+                return event
+
+    def order(self, **what):
+        self.process.stdin.write(json.dumps(what).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def message(self, wanted, timeout=20):
+        """The next message of the worker for which wanted is true."""
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self.event("message", max(0.1, deadline - time.monotonic()))["message"]
+            if wanted(message):
+                return message
+
+    def call(self, function_id, data, **more):
+        invocation_id = str(uuid.uuid4())
+        self.order(send={"type": "invokefunction", "invocation_id": invocation_id, "function_id": function_id, "data": data, **more})
+        return self.message(lambda m: m["type"] == "invocationresult" and m["invocation_id"] == invocation_id)
+
+    def start_up(self):
+        """The messages of a worker's start, up to its last function."""
+        messages = []
+        while sorted(m["id"] for m in messages if m["type"] == "registerfunction") != FUNCTIONS:
+            messages.append(self.event("message")["message"])
+        return messages

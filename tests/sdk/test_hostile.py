@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import resource
 import socket
 import struct
 import time
@@ -207,3 +208,32 @@ def test_result_by_somebody_else_is_dropped(bus):
     out((await answer).result)
     """, bus.url)
     assert found == "right"
+
+
+def test_connections_past_the_limit_get_503():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip("this host allows fewer than 4096 descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    socks = []
+    try:
+        with Bus() as bus:
+            for _ in range(1024):
+                sock, status = handshake(bus.port)
+                assert status == 101
+                socks.append(sock)
+            sock, status = handshake(bus.port)
+            socks.append(sock)
+            assert status == 503
+            socks.pop(0).close()
+            wait_for(lambda: try_once(bus.port) == 101, "no place was given back")
+    finally:
+        for sock in socks:
+            sock.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def try_once(port):
+    sock, status = handshake(port)
+    sock.close()
+    return status

@@ -8,49 +8,7 @@ import uuid
 
 import pytest
 
-from bus import NODE_DIR, ROOT, TEST_BUS, Program, Worker
-
-FUNCTIONS = ["demo::channel", "demo::consume", "demo::describe", "demo::echo", "demo::fail", "demo::produce", "demo::relay",
-             "demo::slow", "demo::stats"]
-
-
-class FakeEngine(Program):
-    def __init__(self, env=None):
-        super().__init__("node", os.path.join(ROOT, "tests", "fake", "engine.mjs"), cwd=NODE_DIR, env=env)
-        self.port = self.event("listening")["listening"]
-        self.url = f"ws://127.0.0.1:{self.port}"
-
-    def event(self, name, timeout=20):
-        deadline = time.monotonic() + timeout
-        while True:
-            event = json.loads(self.line("{", max(0.1, deadline - time.monotonic())))
-            if name in event:
-                return event
-
-    def order(self, **what):
-        self.process.stdin.write(json.dumps(what).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def message(self, wanted, timeout=20):
-        """The next message of the worker for which wanted is true."""
-        deadline = time.monotonic() + timeout
-        while True:
-            message = self.event("message", max(0.1, deadline - time.monotonic()))["message"]
-            if wanted(message):
-                return message
-
-    def call(self, function_id, data, **more):
-        invocation_id = str(uuid.uuid4())
-        self.order(send={"type": "invokefunction", "invocation_id": invocation_id, "function_id": function_id, "data": data, **more})
-        return self.message(lambda m: m["type"] == "invocationresult" and m["invocation_id"] == invocation_id)
-
-    def start_up(self):
-        """The messages of a worker's start, up to its last function."""
-        messages = []
-        while sorted(m["id"] for m in messages if m["type"] == "registerfunction") != FUNCTIONS:
-            messages.append(self.event("message")["message"])
-        return messages
-
+from bus import FUNCTIONS, TEST_BUS, FakeEngine, Worker
 
 @pytest.fixture
 def fake():
@@ -171,6 +129,19 @@ def test_calls_of_ours_wait_fail_and_time_out(fake):
             assert fake.message(lambda m, asked=asked: m.get("invocation_id") == asked)["result"] == expected
         late = fake.call("demo::relay", {"function_id": "far::f", "timeout_ms": 200})
         assert late["result"]["code"] == "TIMEOUT"
+
+
+def test_pings_and_a_deaf_engine(slow):
+    """Started with the session: pings after 20 s of silence, another attempt after 60 s without an answer."""
+    fake = slow["deaf"]
+    events = [event for event in map(json.loads, fake.seen) if "open" in event]
+    times = {"open": events[0]["t"] if events else fake.event("open")["t"]}
+    pings = [fake.event("ping", timeout=90)["t"] for _ in range(2)]
+    closed = fake.event("closed", timeout=90)["t"]
+    again = fake.event("open", timeout=20)["t"]
+    assert [round((ping - times["open"]) / 20000) for ping in pings] == [1, 2]
+    assert 59000 <= closed - times["open"] <= 70000
+    assert 600 <= again - closed <= 3000
 
 
 def test_call_in_flight_when_the_link_breaks_is_dropped(fake):
