@@ -183,3 +183,10 @@ unsigned text_distance(const char *a, const char *b)
     }
     return row[b_len];
 }
+
+void text_make_printable(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+}

@@ -25,3 +25,5 @@ void text_hex(const void *bytes, size_t len, char *text) __attribute__((nonnull)
 char *text_base64(const void *bytes, size_t len) __attribute__((warn_unused_result));
 /* Edit distance, for "did you mean"; texts over 64 bytes are far from everything. */
 unsigned text_distance(const char *a, const char *b) __attribute__((nonnull));
+/* Replaces control characters by '?' in place: for what a peer said and a terminal or a log will show. */
+void text_make_printable(char *text) __attribute__((nonnull));

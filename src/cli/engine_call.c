@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/engine_call.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 
 int engine_call_run(const struct cli_command *command, const struct engine_call_options *options, const char *function_id,
@@ -11,7 +13,11 @@ int engine_call_run(const struct cli_command *command, const struct engine_call_
         return cli_fail(command, &e, CLI_FAILED);
     if (!ret_answer->code)
         return CLI_OK;
-    fprintf(stderr, "error: %s: %s\n", ret_answer->code, ret_answer->message);
+    text_make_printable(ret_answer->code);
+    fprintf(stderr, "error: %s: ", ret_answer->code);
+    for (const char *at = ret_answer->message; *at; at++) /* lines stay lines; a terminal must obey nothing else */
+        fputc((unsigned char)*at < 0x20 && *at != '\n' && *at != '\t' ? '?' : *at, stderr);
+    fputc('\n', stderr);
     return CLI_FAILED;
 }
 

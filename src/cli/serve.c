@@ -32,7 +32,6 @@ static void on_ready(const char *host, uint16_t port)
 
 static int load(struct config *config, const struct serve_options *options, struct err *e)
 {
-    config_init(config);
     if (config_load(config, options->config, e))
         return -1;
     if (options->port != PORT_UNSET)
@@ -54,9 +53,8 @@ static int run(const struct cli_command *command, int argc, char **argv)
         return cli_fail(command, &e, CLI_FAILED);
     if (words.words_len || words.command)
         err_set(&e, ERR_USAGE, "serve takes no words");
-    if (err_is_set(&e) || load(&config, &options, &e))
-        return cli_fail(command, &e, CLI_FAILED);
-    int failed = serve_run(&config, on_ready, &e);
+    config_init(&config);
+    int failed = err_is_set(&e) || load(&config, &options, &e) || serve_run(&config, on_ready, &e);
     config_done(&config);
     return failed ? cli_fail(command, &e, CLI_FAILED) : CLI_OK;
 }

@@ -407,7 +407,9 @@ static int workers_info(struct builtin_call *call)
         if (json_writer_end(&row) || (item->next != &found->functions && buf_append_u8(call->result, ',', call->e)))
             return -1;
     }
-    return buf_appendf(call->result, call->e, "],\"trigger_types\":[],\"registered_triggers\":[]}");
+    if (buf_appendf(call->result, call->e, "],") || triggers_write_worker(found, call->result, call->e))
+        return -1;
+    return buf_append_u8(call->result, '}', call->e);
 }
 
 /* ---- engine::channels ---- */

@@ -44,7 +44,7 @@ static void reject(struct worker *worker, const char *id, const struct function 
     struct err e = ERR_INIT;
     auto_buf message = message_begin();
     const char *owner = taken->worker ? taken->worker->id.text : "00000000-0000-0000-0000-000000000000";
-    log_info("worker %s: function '%s' belongs to another worker, refused", worker->id.text, id);
+    log_debug("worker %s: a function that belongs to another worker is refused", worker->id.text);
     if (!message_write_rejected(&message, id, owner, &e))
         (void)worker_send(worker, &message);
 }

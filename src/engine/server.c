@@ -184,7 +184,7 @@ static void on_worker_drain(void *owner)
 static void on_worker_close(void *owner, const struct ws_end *end)
 {
     struct worker *worker = owner;
-    log_debug("worker %s (%s): %s", worker->id.text, worker->name ? worker->name : "?", end->reason);
+    log_debug("worker %s: %s", worker->id.text, end->reason);
     worker->conn = NULL;
     worker_free(worker);
 }

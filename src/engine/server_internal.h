@@ -64,6 +64,7 @@ void trigger_add(struct worker *worker, const struct message *message);
 void trigger_remove(struct worker *worker, const struct message *message);
 void trigger_relay_result(struct worker *worker, const struct message *message);
 void triggers_forget_worker(struct worker *worker);
+int triggers_write_worker(const struct worker *worker, struct buf *out, struct err *e);
 int triggers_write_of(struct server *server, const char *function_id, struct buf *out, struct err *e); /* a JSON array */
 
 /* invocations.c: a call on its way */

@@ -130,7 +130,7 @@ static void export_end(struct export *export, const char *failure)
     tracer->export = NULL;
     metric_add(tracer->metrics, failure ? METRIC_SPANS_DROPPED : METRIC_SPANS_EXPORTED, (int64_t) export->spans_len);
     if (failure && !tracer->failing)
-        log_warn("export of spans to %s: %s, dropping them", tracer->url.host, failure);
+        log_debug("export of spans to %s: %s, dropping them", tracer->url.host, failure);
     tracer->failing = failure != NULL;
     if (tracer->len)
         uv_timer_start(&tracer->timer, on_timer, failure ? EXPORT_AFTER_MS : 0, 0);

@@ -199,3 +199,33 @@ int triggers_write_of(struct server *server, const char *function_id, struct buf
     }
     return buf_append_u8(out, ']', e);
 }
+
+/* The rows of what one worker offers and wants: two members of engine::workers::info. */
+int triggers_write_worker(const struct worker *worker, struct buf *out, struct err *e)
+{
+    const char *name = worker->name ? worker->name : "";
+    if (buf_appendf(out, e, "\"trigger_types\":["))
+        return -1;
+    for (const struct list *item = worker->types.next; item != &worker->types; item = item->next) {
+        struct json_writer w = json_writer_begin(out, e);
+        json_write_text(&w, "id", CONTAINER_OF(item, const struct trigger_type, of_worker)->id);
+        json_write_text(&w, "namespace", "default");
+        json_write_text(&w, "worker_name", name);
+        if (json_writer_end(&w) || (item->next != &worker->types && buf_append_u8(out, ',', e)))
+            return -1;
+    }
+    if (buf_appendf(out, e, "],\"registered_triggers\":["))
+        return -1;
+    for (const struct list *item = worker->triggers.next; item != &worker->triggers; item = item->next) {
+        const struct trigger *trigger = CONTAINER_OF(item, const struct trigger, of_worker);
+        struct json_writer w = json_writer_begin(out, e);
+        json_write_text(&w, "id", trigger->id);
+        json_write_text(&w, "trigger_type", trigger->type);
+        json_write_text(&w, "function_id", trigger->function_id);
+        json_write_text(&w, "worker_name", name);
+        json_write_slice(&w, "config", trigger->config ? slice_of(trigger->config) : slice_of("null"));
+        if (json_writer_end(&w) || (item->next != &worker->triggers && buf_append_u8(out, ',', e)))
+            return -1;
+    }
+    return buf_append_u8(out, ']', e);
+}

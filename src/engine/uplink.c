@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "engine/internal.h"
 #include "engine/resolve.h"
 #include "engine/uplink_channel.h"
@@ -277,8 +278,13 @@ static void on_rejected(struct uplink *link, const struct message *message)
     auto_free char *code = json_slice_text(message->fields[MESSAGE_FIELD_CODE], ENGINE_ID_MAX);
     auto_free char *function_id = json_slice_text(message->fields[MESSAGE_FIELD_FUNCTION_ID], ENGINE_ID_MAX);
     if (!code || strcmp(code, "WORKER_NAMESPACE_CONFLICT") != 0) {
-        log_warn("the engine does not take function '%s' (%s): another worker offers it", function_id ? function_id : "?",
-                 code ? code : "?");
+        if (function_id)
+            text_make_printable(function_id);
+        if (code)
+            text_make_printable(code);
+        auto_free char *why = xasprintf("the engine does not take function '%.200s' (%.64s): another worker offers it",
+                                        function_id ? function_id : "?", code ? code : "?");
+        set_state(link, link->state, why);
         return;
     }
     auto_free char *reason = xasprintf("the engine has a worker named '%.200s' already", link->name);
@@ -291,7 +297,10 @@ static void on_login_error(struct uplink *link, const struct message *message)
 {
     auto_free char *code = NULL, *text = NULL;
     message_error_decode(message->fields[MESSAGE_FIELD_ERROR], &code, &text);
-    log_warn("the engine refuses this worker: %s: %.200s", code, text);
+    text_make_printable(code);
+    text_make_printable(text);
+    auto_free char *why = xasprintf("the engine refuses this worker: %.64s: %.200s", code, text);
+    set_state(link, link->state, why);
     link->failures = link->failures_before;
 }
 

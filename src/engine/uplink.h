@@ -24,7 +24,8 @@ struct uplink_config {
     const char *description;
     const char *token;         /* NULL: none is sent */
     const char *otlp_endpoint; /* NULL: spans are not exported */
-    /* Each change, with the reason of a failure; may be NULL. */
+    /* Each change, with the reason of a failure. The same state again, with a reason: the engine refused something and the link
+     * goes on. May be NULL. */
     void (*on_state)(void *context, enum uplink_state state, const char *reason);
     void *context;
 };

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "engine/table.h"
 
 #include <arpa/inet.h>
@@ -224,7 +225,7 @@ static void hold_to_limit(struct ws_service *service)
         }
         if (!largest || largest->queued + largest->incoming.len == 0)
             return;
-        log_warn("%zu bytes wait for slow peers, dropping the slowest", service->held);
+        log_debug("%zu bytes wait for slow peers, dropping the slowest", service->held);
         largest->peer_code = 0;
         snprintf(largest->failure, sizeof largest->failure, "it read too slowly");
         conn_forget_queue(largest);
@@ -441,6 +442,7 @@ static void on_peer_close(struct ws_conn *conn, const uint8_t *bytes, size_t len
     conn->peer_code = len >= 2 ? (unsigned)bytes[0] << 8 | bytes[1] : 1005;
     if (len > 2)
         snprintf(conn->failure, sizeof conn->failure, "%.*s", (int)(len - 2), (const char *)bytes + 2);
+    text_make_printable(conn->failure);
 }
 
 /* ---- accepting ---- */
@@ -548,7 +550,7 @@ static void on_acceptable(uv_poll_t *poll, int status, int events)
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-            log_warn("accept: %s, waiting a second", strerror(errno));
+            log_debug("accept: %s, waiting a second", strerror(errno));
             uv_poll_stop(&listener->poll);
             listener->polling = false;
             sweep_start(listener->service);

@@ -317,7 +317,9 @@ def test_26_introspection(bus):
                            "connected_at_ms", "active_invocations", "isolation", "ip_address"}
     assert (worker["name"], worker["runtime"], worker["status"], worker["function_count"]) == ("t26", "node", "connected", 2)
     assert abs(worker["connected_at_ms"] / 1000 - time.time()) < 60
-    assert found[11]["result"]["worker"]["name"] == "t26" and len(found[11]["result"]["functions"]) == 2
+    about = found[11]["result"]
+    assert about["worker"]["name"] == "t26" and len(about["functions"]) == 2 and about["trigger_types"] == []
+    assert [(t["trigger_type"], t["function_id"], t["config"]) for t in about["registered_triggers"]] == [("t26::tick", "t26::full", {"every": 5})]
 
 
 def test_triggers_are_relayed_and_parked(bus):

@@ -166,6 +166,9 @@ def test_refusals_by_the_engine(fake):
         fake.start_up()
         assert times[2] - times[1] > 1350  # an accepted upgrade that ends in a refused login does not start at 1 s again
         fake.order(send={"type": "registrationrejected", "code": "FUNCTION_NAMESPACE_CONFLICT", "namespace": "default", "function_id": "demo::echo", "owner_worker_id": "x"})
+        while "demo::echo" not in worker.line("state open"):
+            pass  # lines of the attempts before
+        assert any("AUTH_ERROR: no" in line for line in worker.seen)
         assert fake.call("demo::echo", 1)["result"] == 1
         fake.order(send={"type": "registrationrejected", "code": "WORKER_NAMESPACE_CONFLICT", "namespace": "default", "worker_name": "test-worker", "owner_worker_id": "x"})
         assert "test-worker" in worker.line("state refused")

@@ -85,5 +85,14 @@ static void test_env_name_and_distance(void **state)
     assert_string_equal(hex, "00abff");
 }
 
-UNIT_MAIN(cmocka_unit_test(test_parse_u64_edges), cmocka_unit_test(test_parse_duration_forms),
-          cmocka_unit_test(test_is_utf8_refuses_what_rfc3629_refuses), cmocka_unit_test(test_env_name_and_distance))
+static void test_make_printable_replaces_control_characters(void **state)
+{
+    (void)state;
+    char text[] = "a\x1b[2J\nb\x7f\xc3\xa4";
+    text_make_printable(text);
+    assert_string_equal(text, "a?[2J?b?\xc3\xa4");
+}
+
+UNIT_MAIN(cmocka_unit_test(test_make_printable_replaces_control_characters), cmocka_unit_test(test_parse_u64_edges),
+          cmocka_unit_test(test_parse_duration_forms), cmocka_unit_test(test_is_utf8_refuses_what_rfc3629_refuses),
+          cmocka_unit_test(test_env_name_and_distance))
