@@ -71,35 +71,40 @@ int fd_set_cloexec(int fd, bool on, struct err *e)
     return set_flag(fd, F_GETFD, F_SETFD, FD_CLOEXEC, on, e);
 }
 
-int file_read(const char *path, size_t len_max, char **ret_text, size_t *ret_len, struct err *e)
+int fd_read_to_end(int fd, const char *name, size_t len_max, char **ret_text, size_t *ret_len, struct err *e)
 {
-    auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_sys(e, errno, "open '%s'", path);
     auto_buf content = BUF_INIT(len_max + 1);
     for (;;) {
         uint8_t *room;
         size_t want = content.len + 4096 <= len_max + 1 ? 4096 : len_max + 1 - content.len;
         if (!want)
-            return err_set(e, ERR_LIMIT, "'%s' is larger than %zu bytes", path, len_max);
+            return err_set(e, ERR_LIMIT, "'%s' is larger than %zu bytes", name, len_max);
         if (buf_reserve(&content, want, &room, e))
-            return err_wrap(e, "read '%s'", path);
+            return err_wrap(e, "read '%s'", name);
         ssize_t n = fd_read(fd, room, want);
         if (n < 0)
-            return err_sys(e, errno, "read '%s'", path);
+            return err_sys(e, errno, "read '%s'", name);
         if (n == 0)
             break;
         buf_commit(&content, (size_t)n);
     }
     char *text = malloc(content.len + 1);
     if (!text)
-        return err_set(e, ERR_NOMEM, "no memory for '%s'", path);
+        return err_set(e, ERR_NOMEM, "no memory for '%s'", name);
     memcpy(text, buf_data(&content), content.len);
     text[content.len] = 0;
     *ret_text = text;
     if (ret_len)
         *ret_len = content.len;
     return 0;
+}
+
+int file_read(const char *path, size_t len_max, char **ret_text, size_t *ret_len, struct err *e)
+{
+    auto_close fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(e, errno, "open '%s'", path);
+    return fd_read_to_end(fd, path, len_max, ret_text, ret_len, e);
 }
 
 static int write_and_sync(int fd, const void *bytes, size_t len, mode_t mode, struct err *e)

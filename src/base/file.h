@@ -22,6 +22,9 @@ int fd_set_cloexec(int fd, bool on, struct err *e) __attribute__((nonnull, warn_
 /* The whole file into *ret_text (NUL-terminated, caller frees), at most len_max bytes, else ERR_LIMIT. */
 int file_read(const char *path, size_t len_max, char **ret_text, size_t *ret_len, struct err *e)
     __attribute__((nonnull(1, 3, 5), warn_unused_result));
+/* The same from an open descriptor (a pipe, a socket, a file) to its end; `name` is for messages. */
+int fd_read_to_end(int fd, const char *name, size_t len_max, char **ret_text, size_t *ret_len, struct err *e)
+    __attribute__((nonnull(2, 4, 6), warn_unused_result));
 /* Writes path atomically: a temporary file beside it, fsync, rename. An old file stays whole on failure. */
 int file_write_atomic(const char *path, const void *bytes, size_t len, mode_t mode, struct err *e)
     __attribute__((nonnull(1, 5), warn_unused_result));

@@ -90,8 +90,10 @@
 #define QMP_NAME_MAX 64               /* the name of an event or an error class */
 
 /* imager: what a guest gives back */
+#define UNPACK_NAMES_MAX (64 * MIB) /* bytes of their names together */
 #define UNPACK_ENTRIES_MAX 1000000u /* files of one `run --out` */
 #define PACK_DEPTH_MAX 512u         /* folders below each other of what is packed */
+#define RUN_OUT_MARGIN (64 * MIB)   /* headers and padding of the archive of `run --out` */
 #define RESULT_OUTPUT_MAX (1 * MIB) /* of each stream in `run --json` */
 /* agent: the guest's first process and its link child */
 #define AGENT_OUT_HIGH (256 * KIB)        /* queued for the port: above this no pipe is read */

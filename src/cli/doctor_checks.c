@@ -84,7 +84,11 @@ static void look_qemu(struct doctor_finding *f)
         return;
     }
     found(f, DOCTOR_MISSING, "%s", e.text);
+#if defined(__aarch64__)
+    remedy(f, "%sapt-get install qemu-system-arm", as_root());
+#else
     remedy(f, "%sapt-get install qemu-system-x86", as_root());
+#endif
 }
 
 static void look_memory(struct doctor_finding *f)
@@ -270,7 +274,10 @@ static void look_store(struct doctor_finding *f)
         remedy(f, "export HOME=/absolute/path");
     } else if (access(nearest, W_OK | X_OK)) {
         found(f, DOCTOR_MISSING, "%s is not writable: %s", nearest, strerror(errno));
-        remedy(f, "%schown %u %s, or set III_SANDBOX_DATA_DIR to a folder of yours", as_root(), geteuid(), nearest);
+        if (errno == EROFS)
+            remedy(f, "set III_SANDBOX_DATA_DIR to a folder on a file system that is not read-only");
+        else
+            remedy(f, "%schown %u %s, or set III_SANDBOX_DATA_DIR to a folder of yours", as_root(), geteuid(), nearest);
     } else if (strcmp(nearest, data) != 0) {
         found(f, DOCTOR_DEGRADED, "%s is not there yet (the first run makes it)", data);
         remedy(f, "iii-sandbox doctor --fix");

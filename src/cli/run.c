@@ -27,7 +27,9 @@
 #include <sys/sysinfo.h>
 
 /* The guest keeps the deadline; this much later we stop believing in the guest. */
-#define DEADLINE_GRACE_MS 5000u
+#define DEADLINE_GRACE_MS 2000u
+/* How long a command may go on that nobody reads and that does not heed SIGPIPE. */
+#define UNREAD_GRACE_MS 2000u
 
 enum run_state {
     RUN_BOOTING,
@@ -63,7 +65,7 @@ struct run {
     struct wire_exit end;
     bool has_end;
     uv_signal_t signals[5];
-    uv_timer_t deadline;
+    uv_timer_t deadline, unread;
     uint64_t started_ms, ready_ms;
     unsigned interrupts;
     int status;
@@ -89,6 +91,7 @@ static void finish(struct run *run, int status)
     file_copy_stop(STEAL_PTR(run->copy));
     sandbox_free(STEAL_PTR(run->sandbox));
     uv_timer_stop(&run->deadline);
+    uv_timer_stop(&run->unread);
     if (output_pump_is_idle(&run->out) && output_pump_is_idle(&run->err))
         uv_stop(&run->loop);
 }
@@ -109,15 +112,25 @@ static void on_idle(void *context)
         uv_stop(&run->loop);
 }
 
-/* Nobody reads our output any more: the command gets the SIGPIPE it would get here. A full disk is a failure of ours. */
+static void on_unread(uv_timer_t *timer)
+{
+    struct run *run = timer->data;
+    if (run->state == RUN_RUNNING)
+        link_call_cancel(sandbox_link(run->sandbox), run->call);
+}
+
+/* Nobody reads our output any more: the command gets the SIGPIPE it would get here, and is killed when it ignores that. A full
+ * disk is a failure of ours. */
 static void on_output_failed(void *context)
 {
     struct run *run = context;
     struct output_pump *pump = run->out.failed && run->out.failure.sys_errno != EPIPE ? &run->out : &run->err;
     if (pump->failed && pump->failure.sys_errno != EPIPE)
         fail(run, &pump->failure);
-    else if (run->state == RUN_RUNNING)
+    else if (run->state == RUN_RUNNING) {
         link_call_signal(sandbox_link(run->sandbox), run->call, SIGPIPE);
+        uv_timer_start(&run->unread, on_unread, UNREAD_GRACE_MS, 0);
+    }
 }
 
 /* --- what comes back: --out, one after the other --- */
@@ -137,6 +150,12 @@ static void on_returned(void *context, const struct err *failure)
     return_next(run);
 }
 
+/* An honest guest cannot have more than its image and disk hold. */
+static uint64_t out_bytes_max(const struct run *run)
+{
+    return run->image.bytes + run->options.disk_mb * MIB + RUN_OUT_MARGIN;
+}
+
 static void return_next(struct run *run)
 {
     struct err e = ERR_INIT;
@@ -144,8 +163,8 @@ static void return_next(struct run *run)
         finish(run, run->status);
         return;
     }
-    run->copy =
-        file_copy_start(&run->loop, sandbox_link(run->sandbox), &run->outs.items[run->outs.at++], false, run, on_returned, &e);
+    run->copy = file_copy_start(&run->loop, sandbox_link(run->sandbox), &run->outs.items[run->outs.at++], false,
+                                out_bytes_max(run), run, on_returned, &e);
     if (!run->copy)
         fail(run, &e);
 }
@@ -156,6 +175,7 @@ static void return_files(struct run *run, int status)
     set_state(run, RUN_RETURNING);
     run->status = status;
     uv_timer_stop(&run->deadline);
+    uv_timer_stop(&run->unread);
     return_next(run);
 }
 
@@ -204,13 +224,18 @@ static void on_exec_end(void *context, const uint8_t *reply, size_t len, const s
     if (run->end.oom_killed && !run->options.json)
         fprintf(stderr, "iii-sandbox: the command ran out of memory (--memory %llu)\n",
                 (unsigned long long)run->options.memory_mb);
-    return_files(run, (int)(run->end.exit_code & 255));
+    bool unread = run->end.reason == WIRE_CANCELLED && (run->out.failed || run->err.failed);
+    return_files(run, unread ? 128 + SIGPIPE : (int)(run->end.exit_code & 255));
 }
 
 static void on_deadline(uv_timer_t *timer)
 {
     struct run *run = timer->data;
     struct err e = ERR_INIT;
+    if (!output_pump_is_idle(&run->out) || !output_pump_is_idle(&run->err)) {
+        uv_timer_start(timer, on_deadline, DEADLINE_GRACE_MS, 0); /* our own reader is slow, not the guest */
+        return;
+    }
     err_set(&e, ERR_TIMEOUT, "the machine did not answer at the time limit of %llu ms",
             (unsigned long long)run->options.timeout_ms);
     fail(run, &e);
@@ -303,8 +328,8 @@ static void fill_next(struct run *run)
 {
     struct err e = ERR_INIT;
     if (run->files.at < run->files.len) {
-        run->copy =
-            file_copy_start(&run->loop, sandbox_link(run->sandbox), &run->files.items[run->files.at++], true, run, on_filled, &e);
+        run->copy = file_copy_start(&run->loop, sandbox_link(run->sandbox), &run->files.items[run->files.at++], true, 0, run,
+                                    on_filled, &e);
         if (!run->copy)
             fail(run, &e);
     } else if (run->script) {
@@ -322,7 +347,8 @@ static void on_ready(void *context)
     terminal_progress_end();
     run->ready_ms = clock_now_ms() - run->started_ms;
     if (isatty(STDERR_FILENO))
-        fprintf(stderr, "ready in %.2f s%s\n", (double)run->ready_ms / 1000.0, run->accel_note);
+        fprintf(stderr, "ready in %.2f s%s%s\n", (double)run->ready_ms / 1000.0, run->accel_note,
+                vm_jail_missing(sandbox_vm(run->sandbox)) ? " (this host lacks a part of the jail: iii-sandbox doctor)" : "");
     set_state(run, RUN_FILLING);
     fill_next(run);
 }
@@ -371,11 +397,10 @@ static void watch_signals(struct run *run)
 static int read_script(struct run *run, struct err *e)
 {
     const char *path = run->words.words[1];
-    if (strcmp(path, "-") == 0)
-        path = "/dev/stdin";
-    if (file_read(path, RUN_SCRIPT_MAX, &run->script, &run->script_len, e))
-        return err_recode(e, ERR_USAGE);
-    return 0;
+    int failed = strcmp(path, "-") == 0
+                     ? fd_read_to_end(STDIN_FILENO, "standard input", RUN_SCRIPT_MAX, &run->script, &run->script_len, e)
+                     : file_read(path, RUN_SCRIPT_MAX, &run->script, &run->script_len, e);
+    return failed ? err_recode(e, ERR_USAGE) : 0;
 }
 
 static int parse_pairs(const struct strv *texts, int (*parse)(const char *, struct file_pair *, struct err *),
@@ -499,6 +524,7 @@ static int prepare(struct run *run, struct err *e)
 static void close_loop(struct run *run)
 {
     uv_close((uv_handle_t *)&run->deadline, NULL);
+    uv_close((uv_handle_t *)&run->unread, NULL);
     for (size_t i = 0; i < sizeof run->signals / sizeof *run->signals; i++)
         if (run->signals[i].data)
             uv_close((uv_handle_t *)&run->signals[i], NULL);
@@ -514,8 +540,8 @@ static void run_init(struct run *run)
     run->started_ms = clock_now_ms();
     run->image.fd = run->kernel.kernel_fd = run->kernel.initramfs_fd = -1;
     CHECK(uv_loop_init(&run->loop) == 0);
-    CHECK(uv_timer_init(&run->loop, &run->deadline) == 0);
-    run->deadline.data = run;
+    CHECK(uv_timer_init(&run->loop, &run->deadline) == 0 && uv_timer_init(&run->loop, &run->unread) == 0);
+    run->deadline.data = run->unread.data = run;
     output_pump_init(&run->out, &run->loop, STDOUT_FILENO, WIRE_CHANNEL_OUT);
     output_pump_init(&run->err, &run->loop, STDERR_FILENO, WIRE_CHANNEL_ERR);
     input_pump_init(&run->in, &run->loop, STDIN_FILENO);

@@ -19,6 +19,13 @@
 #define FOLDER_FD 3
 #define PIECE (32 * KIB)
 #define STDERR_MAX (4 * KIB)
+#define COPY_STALL_MS 30000u
+/* The sanitizers' shadow memory is address space too. */
+#if defined(__SANITIZE_ADDRESS__)
+#define HELPER_MEMORY_MAX 0
+#else
+#define HELPER_MEMORY_MAX (1 * GIB)
+#endif
 
 /* --- the words of the flags --- */
 
@@ -126,6 +133,8 @@ struct file_copy {
     bool child_ended, into_guest, stopped, reading;
     uv_pipe_t data; /* the archive, from or to the helper */
     uv_poll_t exited;
+    uv_timer_t stall;    /* runs again from every byte that moved */
+    uint64_t bytes_left; /* of archive that the guest may still send */
     unsigned handles;
     int said_fd;          /* an unnamed file: the helper's standard error */
     uint8_t piece[PIECE]; /* into the guest: read and not yet taken by the call */
@@ -163,6 +172,7 @@ static void maybe_end(struct file_copy *c)
     if (c->call == 0 && c->child_ended) {
         close_handle((uv_handle_t *)&c->data);
         close_handle((uv_handle_t *)&c->exited);
+        close_handle((uv_handle_t *)&c->stall);
     }
 }
 
@@ -174,6 +184,29 @@ static void fail(struct file_copy *c, const struct err *why)
         link_call_cancel(c->link, c->call);
     if (!c->child_ended)
         kill(c->child.pid, SIGKILL); /* not reaped yet: the number is still its own */
+}
+
+static void forget_call(struct file_copy *c)
+{
+    if (c->call)
+        link_call_forget(c->link, c->call);
+    c->call = 0;
+}
+
+static void on_stall(uv_timer_t *timer)
+{
+    struct file_copy *c = timer->data;
+    struct err e = ERR_INIT;
+    err_set(&e, ERR_FS_UPLOAD, "nothing moved for %u s", COPY_STALL_MS / 1000);
+    fail(c, &e);
+    forget_call(c); /* the guest may never answer */
+    maybe_end(c);
+}
+
+static void moved(struct file_copy *c)
+{
+    if (!uv_is_closing((uv_handle_t *)&c->stall))
+        uv_timer_start(&c->stall, on_stall, COPY_STALL_MS, 0);
 }
 
 /* What the helper said, "CODE text": its last words become the failure. */
@@ -233,6 +266,7 @@ static void on_piece(uv_stream_t *stream, ssize_t len, const uv_buf_t *room)
             link_call_end_input(c->link, c->call);
         return;
     }
+    moved(c);
     c->piece_len = (size_t)len;
     c->piece_at = 0;
     pump_in(c);
@@ -274,6 +308,7 @@ static void on_written(uv_write_t *request, int status)
     struct out_write *write = request->data;
     struct file_copy *c = write->copy;
     c->writes--;
+    moved(c);
     if (c->call) /* a helper that is gone is told by its status; what still comes is dropped */
         link_call_taken(c->link, c->call, WIRE_CHANNEL_OUT, write->len);
     (void)status;
@@ -284,7 +319,14 @@ static void on_written(uv_write_t *request, int status)
 static void on_data(void *context, enum wire_channel channel, const uint8_t *bytes, size_t len)
 {
     struct file_copy *c = context;
-    struct out_write *write = channel == WIRE_CHANNEL_OUT ? malloc(sizeof *write + len) : NULL;
+    struct err e = ERR_INIT;
+    moved(c);
+    if (len > c->bytes_left) {
+        err_set(&e, ERR_LIMIT, "the guest sends more than its disk and image hold");
+        fail(c, &e);
+    }
+    c->bytes_left -= len < c->bytes_left ? len : c->bytes_left;
+    struct out_write *write = channel == WIRE_CHANNEL_OUT && !err_is_set(&c->failure) ? malloc(sizeof *write + len) : NULL;
     if (!write) {
         link_call_taken(c->link, c->call, channel, len);
         return;
@@ -307,8 +349,6 @@ static void on_call_end(void *context, const uint8_t *reply, size_t len, const s
     (void)reply;
     (void)len;
     c->call = 0;
-    if (c->stopped)
-        return;
     if (failure)
         fail(c, failure);
     if (!c->into_guest) {
@@ -337,6 +377,8 @@ static int spawn_helper(struct file_copy *c, const struct file_pair *pair, int p
         .fds_len = sizeof fds / sizeof *fds,
         .namespaces = true,
         .ids = JAIL_IDS_KEEP,
+        .memory_max = HELPER_MEMORY_MAX,
+        .fds_max = 2 * PACK_DEPTH_MAX,
         .caps = JAIL_CAPS_KEEP, /* root may read and write its users' files; unpack drops the rest itself */
     };
     return jail_spawn(&spec, &c->child, e);
@@ -368,19 +410,23 @@ static int open_ends(struct file_copy *c, uv_loop_t *loop, const struct file_pai
     auto_close ours = ends[c->into_guest ? 0 : 1], theirs = ends[c->into_guest ? 1 : 0];
     if (spawn_helper(c, pair, theirs, folder, e))
         return -1;
-    CHECK(uv_pipe_init(loop, &c->data, 0) == 0 && uv_poll_init(loop, &c->exited, c->child.pidfd) == 0);
-    c->handles = 2;
-    c->data.data = c->exited.data = c;
+    CHECK(uv_pipe_init(loop, &c->data, 0) == 0 && uv_timer_init(loop, &c->stall) == 0);
+    CHECK(uv_poll_init(loop, &c->exited, c->child.pidfd) == 0);
+    c->handles = 3;
+    c->data.data = c->exited.data = c->stall.data = c;
+    moved(c);
     CHECK(uv_pipe_open(&c->data, STEAL_FD(ours)) == 0);
     uv_poll_start(&c->exited, UV_READABLE, on_child_exit);
     return 0;
 }
 
 struct file_copy *file_copy_start(uv_loop_t *loop, struct link *link, const struct file_pair *pair, bool into_guest,
-                                  void *context, void (*on_end)(void *context, const struct err *failure), struct err *e)
+                                  uint64_t bytes_max, void *context, void (*on_end)(void *context, const struct err *failure),
+                                  struct err *e)
 {
     struct file_copy *c = xcalloc(1, sizeof *c);
-    *c = (struct file_copy){.link = link, .into_guest = into_guest, .context = context, .on_end = on_end};
+    *c =
+        (struct file_copy){.link = link, .into_guest = into_guest, .bytes_left = bytes_max, .context = context, .on_end = on_end};
     c->said_fd = memfd_create("said", MFD_CLOEXEC);
     if (c->said_fd < 0)
         err_sys(e, errno, "make an unnamed file");
@@ -404,10 +450,13 @@ void file_copy_stop(struct file_copy *c)
     if (!c || c->stopped)
         return;
     c->stopped = true;
-    uv_poll_stop(&c->exited);
+    forget_call(c);
+    if (!uv_is_closing((uv_handle_t *)&c->exited))
+        uv_poll_stop(&c->exited);
     if (!c->child_ended)
         jail_kill(&c->child);
     c->child_ended = true;
     close_handle((uv_handle_t *)&c->data);
     close_handle((uv_handle_t *)&c->exited);
+    close_handle((uv_handle_t *)&c->stall);
 }

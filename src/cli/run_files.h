@@ -27,10 +27,10 @@ void file_pair_done(struct file_pair *pair);
 
 struct file_copy;
 
-/* Starts one copy. on_end comes once, from the loop; failure is NULL on success. The copy frees itself before. NULL on failure
- * to start. */
+/* Starts one copy. Out of the guest at most bytes_max bytes of archive are taken. Nothing moving for 30 s ends it. on_end comes
+ * once, from the loop; failure is NULL on success. The copy frees itself before. NULL on failure to start. */
 struct file_copy *file_copy_start(uv_loop_t *loop, struct link *link, const struct file_pair *pair, bool into_guest,
-                                  void *context, void (*on_end)(void *context, const struct err *failure), struct err *e)
-    __attribute__((nonnull(1, 2, 3, 6, 7), warn_unused_result));
-/* Ends a copy without on_end: the helper is killed. Its link must be freed before the loop turns again. Safe on NULL. */
+                                  uint64_t bytes_max, void *context, void (*on_end)(void *context, const struct err *failure),
+                                  struct err *e) __attribute__((nonnull(1, 2, 3, 7, 8), warn_unused_result));
+/* Ends a copy without on_end: the helper is killed. Safe on NULL. */
 void file_copy_stop(struct file_copy *copy);

@@ -64,6 +64,11 @@ void cli_cancel_unwatch(void)
     set_handlers(SIG_DFL);
 }
 
+int cli_cancel_check(struct err *e)
+{
+    return cancelled ? err_set(e, ERR_INTERRUPTED, "interrupted") : 0;
+}
+
 int cli_cancel_status(const struct err *e, int otherwise)
 {
     return e->code == ERR_INTERRUPTED && cancelled ? 128 + cancelled : otherwise;

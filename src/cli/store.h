@@ -20,6 +20,8 @@ void cli_store_close(struct store *store);
  * image_progress. unwatch restores the default effect. */
 const volatile sig_atomic_t *cli_cancel_watch(void);
 void cli_cancel_unwatch(void);
+/* ERR_INTERRUPTED when the flag is set: after the last step, which may not have looked. */
+int cli_cancel_check(struct err *e) __attribute__((nonnull, warn_unused_result));
 /* 128 + the signal that set the flag when e is ERR_INTERRUPTED, else `otherwise`. */
 int cli_cancel_status(const struct err *e, int otherwise) __attribute__((nonnull));
 /* The name of an image as the user gave it, with a path in it made absolute. Owned by the caller. */

@@ -20,6 +20,7 @@
 struct unpack {
     struct archive *in, *out;
     const char *name;
+    uint64_t names_bytes;
     struct unpack_summary summary;
 };
 
@@ -70,6 +71,9 @@ static int make_entry(struct unpack *u, struct archive_entry *entry, struct err 
         return err_set(e, ERR_PROTOCOL, "the guest sent '%.300s', which is not part of '%.300s'", path ? path : "", u->name);
     if (++u->summary.entries > UNPACK_ENTRIES_MAX)
         return err_set(e, ERR_LIMIT, "more than %u files", UNPACK_ENTRIES_MAX);
+    u->names_bytes += strlen(path) + (target ? strlen(target) : 0);
+    if (u->names_bytes > UNPACK_NAMES_MAX)
+        return err_set(e, ERR_LIMIT, "more than %u bytes of file names", UNPACK_NAMES_MAX);
     mode_t type = archive_entry_filetype(entry);
     if (type == AE_IFCHR || type == AE_IFBLK || type == AE_IFSOCK) {
         u->summary.left_out++;

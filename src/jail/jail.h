@@ -85,6 +85,6 @@ void jail_kill(struct jail_child *child) __attribute__((nonnull));
 int jail_lockdown(const char *const *syscalls, unsigned *ret_missing, struct err *e) __attribute__((nonnull, warn_unused_result));
 /* As jail_lockdown, with the folder root_fd as the whole, writable file tree (no set-id programs, no devices), which is also the
  * working directory; root keeps its rights over files there (CAP_DAC_OVERRIDE, CAP_FOWNER). Where the host does not allow a
- * new root, the working directory is the folder all the same. Closes root_fd. */
+ * new root, the working directory is the folder all the same, without those rights. Closes root_fd. */
 int jail_lockdown_into(int root_fd, const char *const *syscalls, unsigned *ret_missing, struct err *e)
     __attribute__((nonnull, warn_unused_result));

@@ -169,7 +169,7 @@ int jail_lockdown_into(int root_fd, const char *const *syscalls, unsigned *ret_m
     if (missing && fchdir(root_fd))
         return err_sys(e, errno, "lock down: enter the folder");
     close(root_fd);
-    if (lock(true, syscalls, e))
+    if (lock(!missing, syscalls, e)) /* rights over files only where no file but those is in sight */
         return -1;
     *ret_missing = missing;
     return 0;

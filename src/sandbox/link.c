@@ -46,7 +46,8 @@ static void call_end(struct call *call, const uint8_t *reply, size_t len, const 
     struct link_call_events events = call->events;
     struct buf pieces = call->reply;
     *call = (struct call){0}; /* before the callback: it may open the next call */
-    events.on_end(events.context, reply, len, failure);
+    if (events.on_end)
+        events.on_end(events.context, reply, len, failure);
     buf_done(&pieces);
 }
 
@@ -239,7 +240,7 @@ static int take_failure(struct call *call, const struct wire_frame *frame, struc
     enum err_code code = failure.code == 1     ? ERR_INVALID
                          : failure.code == 3   ? ERR_EXEC_CAP
                          : failure.code == 200 ? ERR_TIMEOUT
-                         : failure.code == 300 ? ERR_BOOT
+                         : failure.code == 300 ? ERR_SYSTEM
                                                : err_code_from_guest((unsigned)(failure.code > 999 ? 999 : failure.code));
     struct err reason = ERR_INIT;
     err_set(&reason, code, "%s", failure.message ? failure.message : err_code_sentence(code));
@@ -455,6 +456,13 @@ void link_call_cancel(struct link *link, uint32_t stream)
 {
     if (call_of(link, stream))
         send_control(link, stream, WIRE_CANCEL, WIRE_CHANNEL_IN, NULL, 0);
+}
+
+void link_call_forget(struct link *link, uint32_t stream)
+{
+    struct call *call = call_of(link, stream);
+    if (call)
+        call->events = (struct link_call_events){0};
 }
 
 void link_call_signal(struct link *link, uint32_t stream, int signal_number)

@@ -31,7 +31,8 @@ struct link_call_events {
     void (*on_data)(void *context, enum wire_channel channel, const uint8_t *bytes, size_t len); /* may be NULL: taken at once */
     void (*on_channel_end)(void *context, enum wire_channel channel);                            /* may be NULL */
     void (*on_writable)(void *context);                                                          /* may be NULL */
-    /* reply: len bytes of an encoded reply, with failure NULL; or failure set. The call id is dead from here on. */
+    /* reply: len bytes of an encoded reply, with failure NULL; or failure set. The call id is dead from here on. ERR_BOOT and
+     * ERR_STOPPED mean that the link is gone, and are never the guest's own words. */
     void (*on_end)(void *context, const uint8_t *reply, size_t len, const struct err *failure);
 };
 
@@ -52,5 +53,7 @@ size_t link_call_window(const struct link *link, uint32_t call)
 void link_call_end_input(struct link *link, uint32_t call) __attribute__((nonnull));
 void link_call_taken(struct link *link, uint32_t call, enum wire_channel channel, size_t len) __attribute__((nonnull));
 void link_call_cancel(struct link *link, uint32_t call) __attribute__((nonnull));
+/* No event of this call comes any more; what it still sends is dropped. For a caller that goes away. */
+void link_call_forget(struct link *link, uint32_t call) __attribute__((nonnull));
 void link_call_signal(struct link *link, uint32_t call, int signal_number) __attribute__((nonnull));
 void link_call_resize(struct link *link, uint32_t call, unsigned rows, unsigned columns) __attribute__((nonnull));

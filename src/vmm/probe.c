@@ -192,9 +192,12 @@ static _Noreturn void probe_child(int kvm_fd, int result_fd, pid_t parent)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(0);
+    /* Our own code, but it meets a kernel that may never give it back: it holds nothing but what it needs. */
+    if (dup2(kvm_fd, 0) != 0 || dup2(result_fd, 1) != 1 || close_range(3, ~0u, 0))
+        _exit(1);
     struct kvm_probe p = {0};
-    probe_here(kvm_fd, &p);
-    _exit(fd_write(result_fd, &p, sizeof p) == (ssize_t)sizeof p ? 0 : 1);
+    probe_here(0, &p);
+    _exit(fd_write(1, &p, sizeof p) == (ssize_t)sizeof p ? 0 : 1);
 }
 
 static void probe_once(int kvm_fd, struct kvm_probe *p)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest that has taken over its agent's end of the link and lies to the host: it costs only its own sandbox."""
+import os
 import resource
-import subprocess
 
 import pytest
 
@@ -39,6 +39,7 @@ LIES = {
     "data without credit": "\nfor i in range(2000): send(frame(b'x' * 32000, 2, 5, 1))",
     "credit without end": "send(frame(struct.pack('<I', 0xffffffff), 2, 7))",
     "endless reply": "\nfor i in range(2000): send(frame(b'x' * 32000, 2, 3, 0, 1))",
+    "failure of the platform": "send(frame(struct.pack('<BBQ', 1, 1, 300) + struct.pack('<BBI', 3, 2, 4) + b'lies', 2, 4))",
     "malformed reply": "send(frame(b'\\x09\\x09', 2, 3))",
     "request to the host": "send(frame(b'', 2, 2))",
 }
@@ -50,6 +51,24 @@ def test_lie_ends_the_sandbox_with_an_error(sandbox, lie):
     assert done.returncode == 125, (done.stdout, done.stderr)
     assert b"error: [S300]" in done.stderr
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 << 20  # kilobytes: nothing grew without bounds
+
+
+def test_endless_archive_is_cut_off(sandbox, tmp_path):
+    """--out from a guest that sends tar for ever: bounded by what its disk and image hold."""
+    lie = """
+header = (b'x' + b'\\0' * 99 + b'0000644\\0' + b'0000000\\0' * 2 + b'77777777777\\0' + b'0' * 12 + b' ' * 8 + b'0').ljust(512, b'\\0')
+header = header[:148] + b'%06o\\0 ' % sum(header) + header[156:]
+import threading
+def flood():
+    time.sleep(1.5)
+    send(frame(header, 3, 5, 1))
+    while True: send(frame(os.urandom(32000), 3, 5, 1))
+if os.fork() == 0:
+    flood()
+"""
+    done = sandbox.run("run", "--disk", "16", "--out", f"/etc/hostname:{tmp_path}/x", "python", "--", "python3", "-c", TAKE_OVER + lie, timeout=120)
+    assert done.returncode in (0, 125)  # whichever comes first: the honest answer, or the lie
+    assert sum(os.path.getsize(os.path.join(tmp_path, name)) for name in os.listdir(tmp_path)) < 1 << 30
 
 
 def test_neighbour_is_not_hurt(sandbox):

@@ -130,6 +130,14 @@ def test_full_local_disk_is_told(sandbox, tmp_path):
     assert done.returncode == 125 and b"No space left on device" in done.stderr
 
 
+def test_copy_that_stalls_ends(sandbox, tmp_path):
+    """A background process of the guest stops the worker that packs: the run ends all the same."""
+    script = """(while :; do for p in /proc/[0-9]*; do grep -aq 'VmSize' $p/status && [ "$(readlink $p/exe)" = /init ] && [ ${p#/proc/} -gt 60 ] && kill -STOP ${p#/proc/}; done; done) >/dev/null 2>&1 &
+    head -c 1000000 /dev/zero > /x"""
+    done = sandbox.run("run", "--out", f"/x:{tmp_path}/x", IMAGE, "--", "sh", "-c", script, timeout=120)
+    assert done.returncode in (0, 125)
+
+
 def test_json_result(sandbox):
     done = sandbox.run("run", "--json", IMAGE, "--", "sh", "-c", "echo out; echo err >&2; exit 3")
     result = json.loads(done.stdout)
