@@ -171,8 +171,9 @@ static int remove_image(struct store *store, const char *name, uint64_t *freed, 
     auto_free char *file = catalog_file_name(name);
     auto_free char *thing = xasprintf("image-%s", file);
     auto_close lock = -1;
-    if (store_lock(store, thing, NULL, &lock, e))
-        return -1;
+    int taken = store_try_lock(store, thing, &lock, e); /* it may be prepared for minutes, even by who waits for us */
+    if (taken <= 0)
+        return taken < 0 ? -1 : err_set(e, ERR_LIMIT, "the image '%s' is in use", name);
     return remove_locked(store, name, file, freed, e);
 }
 
