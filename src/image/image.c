@@ -227,9 +227,7 @@ static int make_record(struct store *store, const char *thing, struct recipe *re
 static void collect(struct store *store)
 {
     struct err e = ERR_INIT;
-    auto_strv removed = {0};
-    uint64_t freed;
-    if (store->max_bytes && store_prune(store, store->max_bytes, &removed, &freed, &e))
+    if (store->max_bytes && store_collect(store, store->max_bytes, &e))
         store_note(store, "the store cannot be tidied: %s", e.text);
 }
 

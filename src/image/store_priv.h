@@ -79,6 +79,22 @@ int store_publish_blob(struct store *store, struct new_file *file, const char *d
     __attribute__((nonnull, warn_unused_result));
 /* Removes blobs that no record names and nobody holds. Sentences may be NULL. */
 void store_drop_orphans(struct store *store, struct strv *sentences, uint64_t *freed_bytes) __attribute__((nonnull(1, 3)));
+/* As store_prune, of images and old initramfs only: what the store does by itself. Kernels go when the operator says so. */
+int store_collect(struct store *store, uint64_t max_bytes, struct err *e) __attribute__((nonnull, warn_unused_result));
+
+/* A whole kernel's folder: while the lease is held, prune leaves it. */
+struct kernel_found {
+    char *name, *order; /* of the folder; its modules */
+    int lease_fd;
+};
+#define KERNEL_FOUND_INIT ((struct kernel_found){.lease_fd = -1})
+bool kernel_find(struct store *store, const char *name, struct kernel_found *ret_found)
+    __attribute__((nonnull, warn_unused_result));
+void kernel_found_done(struct kernel_found *found) __attribute__((nonnull));
+/* What kernels/current says. 1: a name; 0: none. */
+int kernel_current_name(struct store *store, char **ret_name, struct err *e) __attribute__((nonnull, warn_unused_result));
+/* The folder's name of the operator's own kernel (store->kernel_path is set). */
+int kernel_custom_name(const struct store *store, char **ret_name, struct err *e) __attribute__((nonnull, warn_unused_result));
 /* Are all files of a kernel's folder as they were put there? thorough: by content. */
 bool kernel_is_whole(struct store *store, const char *release, const char *order, bool thorough) __attribute__((nonnull));
 
