@@ -15,6 +15,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#define BLOB_MODE 0400       /* a machine gets the open file; nobody else has to read what the owner packed */
 #define PREPARE_FREE_MIN GIB /* a debian: image of the presets' size, unpacked and as an image */
 
 void image_done(struct image *image)
@@ -128,6 +129,9 @@ int store_open_blob(struct store *store, const struct record *record, bool thoro
         return 0;
     }
     (void)futimens(fd, (const struct timespec[2]){{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}}); /* last use, for prune */
+    /* a store that was copied, or made by an older release, shows its images to all; another owner's is used as it is */
+    if ((s.st_mode & 0777) != BLOB_MODE && fchmod(fd, BLOB_MODE) && errno != EPERM && errno != EROFS)
+        store_note(store, "the image file '%s' may be readable by others", path);
     *ret_fd = STEAL_FD(fd);
     return 1;
 }
@@ -165,26 +169,15 @@ static int find_made(struct store *store, const struct recipe *recipe, struct im
     return there;
 }
 
-/* Gives a finished file without a name its place among the blobs; the same content may be there already. */
-static int publish_blob(struct store *store, int fd, const char *digest, struct err *e)
+int store_publish_blob(struct store *store, struct new_file *file, const char *digest, struct err *e)
 {
     auto_free char *path = store_path(store, "blobs/sha256", digest);
-    auto_free char *self = xasprintf("/proc/self/fd/%d", fd);
-    if (store_seal(fd, e))
+    if (store_seal(file->fd, e))
         return -1;
     /* the lease is held until the record is written, so that nobody takes the new blob for one without a name */
-    if (flock(fd, LOCK_SH) || fchmod(fd, 0444) || fsync(fd))
+    if (flock(file->fd, LOCK_SH) || fchmod(file->fd, BLOB_MODE) || fsync(file->fd))
         return err_sys(e, errno, "write '%s'", path);
-    if (linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
-        return 0;
-    if (errno != EEXIST)
-        return err_sys(e, errno, "publish '%s'", path);
-    /* what is there has the same name but may be damaged: the new one takes its place */
-    if (dir_remove(path, e))
-        return -1;
-    if (linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW))
-        return err_sys(e, errno, "publish '%s'", path);
-    return 0;
+    return new_file_place(file, path, e);
 }
 
 /* A debian: image is unpacked and packed again; anything else grows as large as it is, which is known for a plain archive. */
@@ -198,20 +191,16 @@ static uint64_t needed_bytes(const char *source)
     return MIB;
 }
 
-static int make_record(struct store *store, const char *thing, struct recipe *recipe, const struct image_progress *progress,
-                       struct err *e)
+/* The finished image gets its place, then its record. */
+static int record_blob(struct store *store, const char *thing, struct recipe *recipe, struct new_file *blob,
+                       const struct image_progress *progress, struct err *e)
 {
-    if (store_check_free(store, needed_bytes(recipe->source), "preparing an image", e))
-        return -1;
-    auto_close fd = store_unnamed_file(store, "blobs/sha256", e);
-    if (fd < 0 || make_image(store, thing, recipe->source, fd, progress, e))
-        return -1;
     struct record record = {.made_secs = clock_realtime_ns() / 1000000000u};
     struct stat s;
     progress_stage(progress, "checking the image", 0, 0);
-    if (hash_fd(fd, record.digest, e) || publish_blob(store, fd, record.digest, e))
+    if (hash_fd(blob->fd, record.digest, e) || store_publish_blob(store, blob, record.digest, e))
         return -1;
-    if (fstat(fd, &s))
+    if (fstat(blob->fd, &s))
         return err_sys(e, errno, "stat the image");
     record.bytes = (uint64_t)s.st_size;
     record.recipe = *recipe;
@@ -220,13 +209,25 @@ static int make_record(struct store *store, const char *thing, struct recipe *re
     return store_write_file(store, thing, "images", file, text, strlen(text), e);
 }
 
+static int make_record(struct store *store, const char *thing, struct recipe *recipe, const struct image_progress *progress,
+                       struct err *e)
+{
+    if (store_check_free(store, needed_bytes(recipe->source), "preparing an image", e))
+        return -1;
+    struct new_file file;
+    if (new_file_make(store, thing, "blobs/sha256", true, &file, e))
+        return -1;
+    int failed =
+        make_image(store, thing, recipe->source, file.fd, progress, e) || record_blob(store, thing, recipe, &file, progress, e);
+    new_file_done(store, &file);
+    return failed ? -1 : 0;
+}
+
 /* What is beyond the operator's limit goes; what was just made is in use and stays. */
 static void collect(struct store *store)
 {
     struct err e = ERR_INIT;
-    auto_strv removed = {0};
-    uint64_t freed;
-    if (store->max_bytes && store_prune(store, store->max_bytes, &removed, &freed, &e))
+    if (store->max_bytes && store_collect(store, store->max_bytes, &e))
         store_note(store, "the store cannot be tidied: %s", e.text);
 }
 

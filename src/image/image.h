@@ -97,7 +97,8 @@ void kernel_done(struct kernel *kernel);
 /* The operator's own kernel instead of Debian's: a bzImage or ELF file, and lib/modules/RELEASE of the same release (NULL: all
  * that is needed is built in). NULL for both goes back. Texts are copied. */
 void store_use_kernel(struct store *store, const char *path, const char *modules) __attribute__((nonnull(1)));
-/* The release of Debian's kernel in the store (caller frees); NULL with e unset when there is none yet. */
+/* The kernel that machines would boot: the release of Debian's in the store, or the name the operator's own has there, as
+ * kernel_ensure tells it (caller frees). NULL with e unset when it is not in the store yet. */
 char *kernel_prepared_release(struct store *store, struct err *e) __attribute__((nonnull, warn_unused_result));
 /* From the store, or fetched now. The initramfs is rebuilt when the agent program or a module changed. */
 int kernel_ensure(struct store *store, const struct image_progress *progress, struct kernel *ret_kernel, bool *ret_prepared,

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #define KERNEL_FREE_MIN (512 * (uint64_t)MIB)
@@ -152,33 +153,61 @@ static int fetch(struct store *store, const struct image_progress *progress, str
     return failed ? -1 : 0;
 }
 
-/* A kernel's folder with its order of modules. 1: there; 0: not there, or damaged. */
-static int find_folder(struct store *store, const char *name, char **ret_order)
+void kernel_found_done(struct kernel_found *found)
 {
+    free(found->name);
+    free(found->order);
+    if (found->lease_fd >= 0)
+        close(found->lease_fd);
+    *found = KERNEL_FOUND_INIT;
+}
+
+/* A shared lock on the folder: prune removes none that it cannot lock alone. -1: there is none, or it just went. */
+static int lease_folder(const struct store *store, const char *name)
+{
+    auto_free char *path = store_path(store, "kernels", name);
+    auto_close fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct stat held, there;
+    while (fd >= 0 && flock(fd, LOCK_SH) && errno == EINTR) /* who holds it alone is quick; no locks here: no protection */
+        ;
+    if (fd < 0 || fstat(fd, &held) || stat(path, &there) || held.st_ino != there.st_ino || held.st_dev != there.st_dev)
+        return -1;
+    return STEAL_FD(fd);
+}
+
+bool kernel_find(struct store *store, const char *name, struct kernel_found *ret_found)
+{
+    auto_close lease_fd = lease_folder(store, name);
     auto_free char *path = xasprintf("%s/kernels/%s/modules/order", store->dir, name), *order = NULL;
     struct err why = ERR_INIT;
     bool whole = file_read(path, SMALL_FILE_MAX, &order, NULL, &why) == 0 && kernel_is_whole(store, name, order, false);
     if (!whole && why.sys_errno != ENOENT)
         store_note(store, "the kernel %s is not whole: it is made again", name);
-    if (whole)
-        *ret_order = STEAL_PTR(order);
-    return whole;
+    if (!whole || lease_fd < 0)
+        return false;
+    *ret_found = (struct kernel_found){.name = xstrdup(name), .order = STEAL_PTR(order), .lease_fd = STEAL_FD(lease_fd)};
+    return true;
+}
+
+int kernel_current_name(struct store *store, char **ret_name, struct err *e)
+{
+    auto_free char *path = store_path(store, "kernels", "current"), *name = NULL;
+    struct err why = ERR_INIT;
+    if (file_read(path, 256, &name, NULL, &why))
+        return why.sys_errno == ENOENT || !why.sys_errno ? 0 : err_sys(e, why.sys_errno, "read '%s'", path);
+    name[strcspn(name, "\n")] = 0;
+    if (!name[0] || name[0] == '.' || strchr(name, '/'))
+        return 0;
+    *ret_name = STEAL_PTR(name);
+    return 1;
 }
 
 /* The kernel that kernels/current names. 1: there; 0: none, or its folder is damaged. */
-static int find_current(struct store *store, char **ret_release, char **ret_order, struct err *e)
+static int find_current(struct store *store, struct kernel_found *ret_found, struct err *e)
 {
-    auto_free char *path = store_path(store, "kernels", "current"), *release = NULL;
-    struct err why = ERR_INIT;
-    if (file_read(path, 256, &release, NULL, &why))
-        return why.sys_errno == ENOENT || !why.sys_errno ? 0 : err_sys(e, why.sys_errno, "read '%s'", path);
-    release[strcspn(release, "\n")] = 0;
-    if (!release[0] || release[0] == '.' || strchr(release, '/'))
-        return 0;
-    int there = find_folder(store, release, ret_order);
-    if (there)
-        *ret_release = STEAL_PTR(release);
-    return there;
+    auto_free char *name = NULL;
+    int named = kernel_current_name(store, &name, e);
+    return named <= 0 ? named : kernel_find(store, name, ret_found);
 }
 
 static int add_file(struct buf *archive, const char *path, const char *name, unsigned mode, struct err *e)
@@ -249,7 +278,8 @@ static int make_initramfs(struct store *store, const char *release, const char *
 }
 
 /* Opens the initramfs of this agent and kernel, made when it is not there or cut. */
-static int open_initramfs(struct store *store, const char *release, const char *order, int *ret_fd, struct err *e)
+static int open_initramfs(struct store *store, const char *release, const char *order, const struct image_progress *progress,
+                          int *ret_fd, struct err *e)
 {
     auto_free char *agent = path_program("iii-sandbox-agent", e);
     char key[65];
@@ -263,7 +293,7 @@ static int open_initramfs(struct store *store, const char *release, const char *
         if (fd >= 0)
             store_note(store, "the initramfs '%s' was changed: made again", path);
         cleanup_close(&fd);
-        if (store_lock(store, "kernel", NULL, &lock, e) || make_initramfs(store, release, order, agent, key, e))
+        if (store_lock(store, "kernel", progress, &lock, e) || make_initramfs(store, release, order, agent, key, e))
             return -1;
         fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0)
@@ -273,8 +303,8 @@ static int open_initramfs(struct store *store, const char *release, const char *
     return 0;
 }
 
-/* The operator's own kernel: the name of its folder says which file it was made of. */
-static int custom_name(const struct store *store, char **ret_name, struct err *e)
+/* The name of its folder says which file it was made of. */
+int kernel_custom_name(const struct store *store, char **ret_name, struct err *e)
 {
     struct stat s;
     char key[65];
@@ -300,78 +330,85 @@ static int take_custom(struct store *store, const char *name, const struct image
     return failed ? -1 : 0;
 }
 
-static int find_custom(struct store *store, const struct image_progress *progress, char **ret_name, char **ret_order,
-                       bool *ret_made, struct err *e)
+static int find_custom(struct store *store, const struct image_progress *progress, struct kernel_found *ret_found, bool *ret_made,
+                       struct err *e)
 {
     auto_free char *name = NULL;
-    if (custom_name(store, &name, e))
+    if (kernel_custom_name(store, &name, e))
         return -1;
-    if (!find_folder(store, name, ret_order)) {
-        auto_close lock = -1;
-        if (store_lock(store, "kernel", progress, &lock, e))
-            return -1;
-        *ret_made = true;
-        if (take_custom(store, name, progress, e))
-            return -1;
-        if (!find_folder(store, name, ret_order))
-            return err_set(e, ERR_IMAGE_PREPARE, "the kernel went away as soon as it was taken");
-    }
-    *ret_name = STEAL_PTR(name);
-    return 0;
+    if (kernel_find(store, name, ret_found))
+        return 0;
+    auto_close lock = -1;
+    if (store_lock(store, "kernel", progress, &lock, e))
+        return -1;
+    if (kernel_find(store, name, ret_found)) /* the lock's holder before us may have taken it */
+        return 0;
+    *ret_made = true;
+    if (take_custom(store, name, progress, e))
+        return -1;
+    return kernel_find(store, name, ret_found) ? 0
+                                               : err_set(e, ERR_IMAGE_PREPARE, "the kernel went away as soon as it was taken");
 }
 
-static int find_or_fetch(struct store *store, const struct image_progress *progress, char **ret_release, char **ret_order,
+static int find_or_fetch(struct store *store, const struct image_progress *progress, struct kernel_found *ret_found,
                          bool *ret_fetched, struct err *e)
 {
     if (store->kernel_path)
-        return find_custom(store, progress, ret_release, ret_order, ret_fetched, e);
-    int there = find_current(store, ret_release, ret_order, e);
+        return find_custom(store, progress, ret_found, ret_fetched, e);
+    int there = find_current(store, ret_found, e);
     if (there)
         return there < 0 ? -1 : 0;
     auto_close lock = -1;
     if (store_lock(store, "kernel", progress, &lock, e))
         return -1;
-    there = find_current(store, ret_release, ret_order, e);
+    there = find_current(store, ret_found, e);
     if (there)
         return there < 0 ? -1 : 0;
     *ret_fetched = true;
     if (fetch(store, progress, e))
         return -1;
-    there = find_current(store, ret_release, ret_order, e);
+    there = find_current(store, ret_found, e);
     return there == 1 ? 0 : there < 0 ? -1 : err_set(e, ERR_IMAGE_PREPARE, "the kernel went away as soon as it was fetched");
 }
 
 char *kernel_prepared_release(struct store *store, struct err *e)
 {
-    char *release = NULL, *order = NULL;
-    int there = find_current(store, &release, &order, e);
-    free(order);
-    if (there > 0)
-        return release;
-    free(release);
-    return NULL;
+    auto_free char *name = NULL;
+    struct kernel_found found = KERNEL_FOUND_INIT;
+    int named = !store->kernel_path ? kernel_current_name(store, &name, e) : kernel_custom_name(store, &name, e) ? -1 : 1;
+    if (named <= 0 || !kernel_find(store, name, &found))
+        return NULL;
+    kernel_found_done(&found);
+    return STEAL_PTR(name);
+}
+
+/* The files of a kernel that is leased, so that none goes between two opens. */
+static int open_files(struct store *store, const struct kernel_found *found, const struct image_progress *progress,
+                      struct kernel *ret_kernel, struct err *e)
+{
+    auto_free char *path = xasprintf("%s/kernels/%s/vmlinuz", store->dir, found->name);
+    auto_free char *unpacked = xasprintf("%s/kernels/%s/vmlinux", store->dir, found->name);
+    auto_close kernel_fd = open(unpacked, O_RDONLY | O_CLOEXEC), initramfs_fd = -1;
+    if (kernel_fd < 0)
+        kernel_fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (kernel_fd < 0)
+        return err_sys(e, errno, "open '%s'", path);
+    if (open_initramfs(store, found->name, found->order, progress, &initramfs_fd, e))
+        return -1;
+    *ret_kernel = (struct kernel){
+        .release = xstrdup(found->name), .kernel_fd = STEAL_FD(kernel_fd), .initramfs_fd = STEAL_FD(initramfs_fd)};
+    return 0;
 }
 
 int kernel_ensure(struct store *store, const struct image_progress *progress, struct kernel *ret_kernel, bool *ret_prepared,
                   struct err *e)
 {
-    auto_free char *release = NULL, *order = NULL;
+    struct kernel_found found = KERNEL_FOUND_INIT;
     bool fetched = false;
-    if (find_or_fetch(store, progress, &release, &order, &fetched, e))
+    int failed = find_or_fetch(store, progress, &found, &fetched, e) || open_files(store, &found, progress, ret_kernel, e);
+    kernel_found_done(&found);
+    if (failed)
         return err_wrap(e, "prepare the kernel");
-    auto_free char *path = xasprintf("%s/kernels/%s/vmlinuz", store->dir, release);
-    auto_free char *unpacked = xasprintf("%s/kernels/%s/vmlinux", store->dir, release);
-    auto_close kernel_fd = open(unpacked, O_RDONLY | O_CLOEXEC), initramfs_fd = -1;
-    if (kernel_fd < 0)
-        kernel_fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (kernel_fd < 0) {
-        err_sys(e, errno, "open '%s'", path);
-        return err_wrap(e, "prepare the kernel");
-    }
-    if (open_initramfs(store, release, order, &initramfs_fd, e))
-        return err_wrap(e, "prepare the kernel");
-    *ret_kernel =
-        (struct kernel){.release = STEAL_PTR(release), .kernel_fd = STEAL_FD(kernel_fd), .initramfs_fd = STEAL_FD(initramfs_fd)};
     if (ret_prepared)
         *ret_prepared = fetched;
     return 0;

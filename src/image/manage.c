@@ -171,8 +171,9 @@ static int remove_image(struct store *store, const char *name, uint64_t *freed, 
     auto_free char *file = catalog_file_name(name);
     auto_free char *thing = xasprintf("image-%s", file);
     auto_close lock = -1;
-    if (store_lock(store, thing, NULL, &lock, e))
-        return -1;
+    int taken = store_try_lock(store, thing, &lock, e); /* it may be prepared for minutes, even by who waits for us */
+    if (taken <= 0)
+        return taken < 0 ? -1 : err_set(e, ERR_LIMIT, "the image '%s' is in use", name);
     return remove_locked(store, name, file, freed, e);
 }
 
@@ -272,24 +273,39 @@ static uint64_t disk_bytes(const char *path)
     return lstat(path, &s) ? 0 : (uint64_t)s.st_blocks * 512;
 }
 
-/* Kernels that are not the current one; under the kernel's lock. */
+/* The folder goes when nobody is opening its files. */
+static int drop_kernel(struct store *store, const char *name, struct strv *removed, uint64_t *freed, struct err *e)
+{
+    auto_free char *path = store_path(store, "kernels", name), *image = xasprintf("%s/vmlinuz", path);
+    auto_close fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 ? errno != ENOTDIR && errno != ENOENT : flock(fd, LOCK_EX | LOCK_NB) != 0)
+        return 0;
+    uint64_t bytes = disk_bytes(image);
+    if (dir_remove(path, e))
+        return -1;
+    *freed += bytes;
+    strv_addf(removed, "removed the kernel %s, which is neither the current nor the configured one", name);
+    return 0;
+}
+
+/* Kernels that are neither the current one nor the operator's; under the kernel's lock. */
 static int prune_kernels(struct store *store, struct strv *removed, uint64_t *freed, struct err *e)
 {
-    auto_strv releases = {0};
-    auto_free char *current_path = store_path(store, "kernels", "current"), *current = NULL;
+    auto_strv names = {0};
+    auto_free char *current = NULL, *configured = NULL;
     struct err why = ERR_INIT;
-    if (file_read(current_path, 256, &current, NULL, &why))
+    if (store->kernel_path && kernel_custom_name(store, &configured, &why))
+        return 0; /* which of them is the operator's cannot be told now */
+    if (kernel_current_name(store, &current, e) < 0)
+        return -1;
+    if (!current && !configured)
         return 0;
-    current[strcspn(current, "\n")] = 0;
-    names_in(store, "kernels", &releases);
-    for (size_t i = 0; i < releases.len; i++) {
-        auto_free char *path = store_path(store, "kernels", releases.items[i]), *image = xasprintf("%s/vmlinuz", path);
-        if (!strcmp(releases.items[i], "current") || !strcmp(releases.items[i], current))
-            continue;
-        *freed += disk_bytes(image);
-        if (dir_remove(path, e))
+    names_in(store, "kernels", &names);
+    for (size_t i = 0; i < names.len; i++) {
+        const char *name = names.items[i];
+        bool kept = !strcmp(name, "current") || (current && !strcmp(name, current)) || (configured && !strcmp(name, configured));
+        if (!kept && drop_kernel(store, name, removed, freed, e))
             return -1;
-        strv_addf(removed, "removed the kernel %s, which is not the current one", releases.items[i]);
     }
     return 0;
 }
@@ -353,19 +369,36 @@ static int prune_images(struct store *store, uint64_t max_bytes, struct strv *re
     return 0;
 }
 
+static int tidy(struct store *store, uint64_t max_bytes, bool kernels, struct strv *removed, uint64_t *freed, struct err *e)
+{
+    auto_close lock = -1;
+    store_drop_orphans(store, removed, freed);
+    if (prune_images(store, max_bytes, removed, freed, e))
+        return -1;
+    int taken = store_try_lock(store, "kernel", &lock, e); /* a kernel or an initramfs is being made: another time */
+    if (taken <= 0)
+        return taken;
+    if (kernels && prune_kernels(store, removed, freed, e))
+        return -1;
+    prune_initramfs(store, removed, freed);
+    return 0;
+}
+
+int store_collect(struct store *store, uint64_t max_bytes, struct err *e)
+{
+    auto_strv removed = {0};
+    uint64_t freed = 0;
+    return tidy(store, max_bytes, false, &removed, &freed, e);
+}
+
 int store_prune(struct store *store, uint64_t max_bytes, struct strv *ret_removed, uint64_t *ret_freed_bytes, struct err *e)
 {
     struct strv removed = {0};
     uint64_t freed = 0;
-    auto_close lock = -1;
-    store_drop_orphans(store, &removed, &freed);
-    int failed = prune_images(store, max_bytes, &removed, &freed, e) || store_lock(store, "kernel", NULL, &lock, e) ||
-                 prune_kernels(store, &removed, &freed, e);
-    if (failed) {
+    if (tidy(store, max_bytes, true, &removed, &freed, e)) {
         strv_done(&removed);
         return err_wrap(e, "tidy the store");
     }
-    prune_initramfs(store, &removed, &freed);
     *ret_removed = removed;
     *ret_freed_bytes = freed;
     return 0;

@@ -132,6 +132,17 @@ int store_lock(struct store *store, const char *thing, const struct image_progre
     return 0;
 }
 
+int store_try_lock(struct store *store, const char *thing, int *ret_fd, struct err *e)
+{
+    auto_close fd = open_lock(store, thing);
+    if (fd < 0)
+        return store_failed(e, errno, "open the lock", thing);
+    if (flock(fd, LOCK_EX | LOCK_NB))
+        return errno == EWOULDBLOCK ? 0 : err_sys(e, errno, "take the lock '%s'", thing);
+    *ret_fd = STEAL_FD(fd);
+    return 1;
+}
+
 /* A user's mmdebstrap leaves files of the user's range of ids: they go by entering it again. */
 static bool discard_range(const char *path)
 {
@@ -239,17 +250,62 @@ char *store_scratch_folder(struct store *store, const char *thing, struct err *e
     return STEAL_PTR(path);
 }
 
-int store_unnamed_file(struct store *store, const char *folder, struct err *e)
+int new_file_make(struct store *store, const char *thing, const char *folder, bool unnamed, struct new_file *ret_file,
+                  struct err *e)
 {
     auto_free char *path = xasprintf("%s/%s", store->dir, folder);
-    int fd = open(path, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
-        return fd >= 0 ? fd : store_failed(e, errno, "create a file in", path);
-    auto_free char *name = xasprintf("%s/scratch/scratch~XXXXXX", store->dir);
-    fd = mkostemp(name, O_CLOEXEC);
-    if (fd < 0)
-        return store_failed(e, errno, "create", name);
-    unlink(name);
+    int fd = unnamed ? open(path, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
+    if (unnamed && fd < 0 && errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)
+        return store_failed(e, errno, "create a file in", path);
+    auto_free char *temporary = NULL;
+    if (fd < 0) { /* a file system without O_TMPFILE: half-made by its name, which the lock's holder keeps */
+        temporary = xasprintf("%s/scratch/%s~XXXXXX", store->dir, thing);
+        fd = mkostemp(temporary, O_CLOEXEC);
+        if (fd < 0)
+            return store_failed(e, errno, "create", temporary);
+    }
+    *ret_file = (struct new_file){.fd = fd, .temporary = STEAL_PTR(temporary)};
+    return 0;
+}
+
+static int place(const struct new_file *file, const char *path)
+{
+    auto_free char *self = xasprintf("/proc/self/fd/%d", file->fd);
+    return file->temporary ? rename(file->temporary, path) : linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
+}
+
+int new_file_place(struct new_file *file, const char *path, struct err *e)
+{
+    /* what is there has the same name but may be damaged: the new one takes its place */
+    int failed = place(file, path);
+    if (failed && (errno == EEXIST || errno == EISDIR)) {
+        if (dir_remove(path, e))
+            return -1;
+        failed = place(file, path);
+    }
+    if (failed)
+        return err_sys(e, errno, "publish '%s'", path);
+    free(STEAL_PTR(file->temporary));
+    return 0;
+}
+
+void new_file_done(struct store *store, struct new_file *file)
+{
+    if (file->temporary)
+        store_discard(store, file->temporary);
+    free(file->temporary);
+    if (file->fd >= 0)
+        close(file->fd);
+    *file = (struct new_file){.fd = -1};
+}
+
+int store_unnamed_file(struct store *store, const char *folder, struct err *e)
+{
+    struct new_file file;
+    if (new_file_make(store, "scratch", folder, true, &file, e))
+        return -1;
+    int fd = STEAL_FD(file.fd);
+    new_file_done(store, &file);
     return fd;
 }
 

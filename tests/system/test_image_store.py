@@ -331,6 +331,15 @@ def test_an_image_in_use_stays(store, tiny_tar):
     assert b"S101" in store.image("rm", tiny_tar, fails=True).stderr
 
 
+def test_an_image_is_for_its_owner_only(store, tiny_tar):
+    store.pull(tiny_tar)
+    image, = store.blobs()
+    assert os.stat(image).st_mode & 0o777 == 0o400
+    os.chmod(image, 0o444)
+    assert not store.pull(tiny_tar)["prepared"], "another mode is no damage"
+    assert os.stat(image).st_mode & 0o777 == 0o400
+
+
 def test_words_that_make_no_sense(store):
     for words in (["image"], ["image", "frobnicate"], ["image", "pull"], ["image", "ls", "x"], ["image", "ls", "--frsh"]):
         assert store.run(*words).returncode == 2

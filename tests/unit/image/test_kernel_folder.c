@@ -91,7 +91,85 @@ static void test_store_use_kernel_that_is_missing(void **state)
     assert_non_null(strstr(e.text, "/nonexistent/vmlinuz"));
 }
 
+/* Whole kernels of these names; the first is the current one. */
+static void put_kernels(const char *const *names)
+{
+    struct err e = ERR_INIT;
+    auto_free char *kernel = put_elf(), *line = xasprintf("%s\n", names[0]);
+    free(put("kernels/current", line, strlen(line)));
+    for (size_t i = 0; names[i]; i++) {
+        auto_free char *made = store_path(store, "kernels", names[i]);
+        assert_int_equal(kernel_folder_make(kernel, NULL, made, NULL, &e), 0);
+    }
+}
+
+static bool has_kernel(const char *name)
+{
+    auto_free char *path = store_path(store, "kernels", name);
+    return access(path, F_OK) == 0;
+}
+
+static void prune(void)
+{
+    struct err e = ERR_INIT;
+    auto_strv removed = {0};
+    uint64_t freed;
+    assert_int_equal(store_prune(store, 0, &removed, &freed, &e), 0);
+}
+
+static void test_store_collect_leaves_kernels(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    put_kernels((const char *const[]){"new", "old", NULL});
+    assert_int_equal(store_collect(store, 1, &e), 0);
+    assert_true(has_kernel("new") && has_kernel("old"));
+    prune();
+    assert_true(has_kernel("new") && !has_kernel("old"));
+}
+
+static void test_store_prune_leaves_a_kernel_that_is_being_opened(void **state)
+{
+    (void)state;
+    struct kernel_found found = KERNEL_FOUND_INIT;
+    put_kernels((const char *const[]){"new", "old", NULL});
+    assert_true(kernel_find(store, "old", &found));
+    prune();
+    assert_true(has_kernel("old"));
+    kernel_found_done(&found);
+    prune();
+    assert_false(has_kernel("old"));
+}
+
+static void test_kernel_prepared_release_is_the_configured_one(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT, agent_missing = ERR_INIT;
+    struct kernel kernel;
+    put_kernels((const char *const[]){"new", "old", NULL});
+    auto_free char *path = put_elf(), *current = kernel_prepared_release(store, &e);
+    assert_string_equal(current, "new");
+    store_use_kernel(store, path, NULL);
+    assert_null(kernel_prepared_release(store, &e));
+    assert_false(err_is_set(&e));
+    if (kernel_ensure(store, NULL, &kernel, NULL, &agent_missing) == 0) /* its folder is made before the initramfs is */
+        kernel_done(&kernel);
+    auto_free char *configured = kernel_prepared_release(store, &e);
+    assert_non_null(configured);
+    assert_true(has_kernel(configured));
+    assert_string_not_equal(configured, "new");
+    prune();
+    assert_true(has_kernel("new") && has_kernel(configured) && !has_kernel("old"));
+    assert_int_equal(unlink(path), 0);
+    assert_null(kernel_prepared_release(store, &e));
+    assert_int_equal(e.code, ERR_ENVIRONMENT);
+    prune(); /* which one is configured cannot be told */
+    assert_true(has_kernel(configured));
+}
+
 #define STORE_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 UNIT_MAIN(STORE_TEST(test_kernel_folder_make_takes_kernel_and_modules),
           STORE_TEST(test_kernel_folder_make_refuses_modules_of_another_release),
-          STORE_TEST(test_kernel_folder_make_refuses_what_is_no_kernel), STORE_TEST(test_store_use_kernel_that_is_missing))
+          STORE_TEST(test_kernel_folder_make_refuses_what_is_no_kernel), STORE_TEST(test_store_use_kernel_that_is_missing),
+          STORE_TEST(test_store_collect_leaves_kernels), STORE_TEST(test_store_prune_leaves_a_kernel_that_is_being_opened),
+          STORE_TEST(test_kernel_prepared_release_is_the_configured_one))

@@ -81,6 +81,28 @@ static void test_store_prune_keeps_what_is_leased(void **state)
     assert_int_not_equal(access(newest, F_OK), 0);
 }
 
+static void test_store_prune_passes_an_image_that_is_being_prepared(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    auto_free char *path = put_image("tar:/a", 'a', 100), *file = catalog_file_name("tar:/a");
+    auto_free char *thing = xasprintf("image-%s", file);
+    auto_close lock = -1;
+    assert_int_equal(store_lock(store, thing, NULL, &lock, &e), 0);
+    auto_strv removed = {0}, again = {0};
+    uint64_t freed;
+    alarm(10); /* nobody gives the lock back */
+    assert_int_equal(store_prune(store, 0, &removed, &freed, &e), 0);
+    assert_int_equal(removed.len, 0);
+    assert_int_equal(image_remove(store, "tar:/a", &e), -1);
+    assert_int_equal(e.code, ERR_LIMIT);
+    alarm(0);
+    assert_int_equal(access(path, F_OK), 0);
+    close(STEAL_FD(lock));
+    assert_int_equal(store_prune(store, 0, &again, &freed, &ERR_INIT), 0);
+    assert_int_equal(again.len, 1);
+}
+
 static void test_image_remove_keeps_content_that_another_image_has(void **state)
 {
     (void)state;
@@ -117,6 +139,7 @@ static void test_image_ensure_of_a_copied_store_reads_it_once(void **state)
     struct stat s;
     assert_int_equal(fstat(image.fd, &s), 0);
     assert_true(store_is_sealed(&s));
+    assert_int_equal(s.st_mode & 0777, 0400);
     image_done(&image);
 }
 
@@ -158,6 +181,7 @@ static void test_store_configure_adds_names(void **state)
 
 #define STORE_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 UNIT_MAIN(STORE_TEST(test_store_prune_removes_the_least_used), STORE_TEST(test_store_prune_keeps_what_is_leased),
+          STORE_TEST(test_store_prune_passes_an_image_that_is_being_prepared),
           STORE_TEST(test_image_remove_keeps_content_that_another_image_has),
           STORE_TEST(test_image_ensure_of_a_copied_store_reads_it_once), STORE_TEST(test_store_verify_drops_a_changed_image),
           STORE_TEST(test_store_configure_adds_names))

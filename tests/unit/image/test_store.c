@@ -187,8 +187,54 @@ static void test_image_ensure_throws_damaged_records_away(void **state)
     store_close(store);
 }
 
+static void test_store_publish_blob_without_unnamed_files(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    struct store *store = opened();
+    for (int i = 0; i < 4; i++) { /* in a free place, of a file, of a folder, and as O_TMPFILE does it */
+        auto_free char *path = store_path(store, "blobs/sha256", "digest"), *text = NULL;
+        struct new_file file;
+        struct stat s;
+        assert_int_equal(new_file_make(store, "image-x", "blobs/sha256", i == 3, &file, &e), 0);
+        assert_int_equal(write(file.fd, "hello", 5), 5);
+        if (i == 2)
+            assert_int_equal(unlink(path) | mkdir(path, 0755), 0);
+        assert_int_equal(store_publish_blob(store, &file, "digest", &e), 0);
+        new_file_done(store, &file);
+        assert_int_equal(file_read(path, 100, &text, NULL, &e), 0);
+        assert_string_equal(text, "hello");
+        assert_int_equal(stat(path, &s), 0);
+        assert_int_equal(s.st_mode & 0777, 0400);
+    }
+    store_close(store);
+    store = opened();
+    assert_int_equal(store_notes(store)->len, 1); /* nothing half-made, only the blob that no image uses */
+    assert_non_null(strstr(store_notes(store)->items[0], "which no image uses"));
+    store_close(store);
+}
+
+static void test_new_file_with_a_name_goes_with_its_maker(void **state)
+{
+    (void)state;
+    struct err e = ERR_INIT;
+    struct store *store = opened();
+    struct new_file file;
+    auto_close lock = -1;
+    assert_int_equal(store_lock(store, "image-x", NULL, &lock, &e), 0);
+    assert_int_equal(new_file_make(store, "image-x", "blobs/sha256", false, &file, &e), 0);
+    store_close(opened());
+    assert_int_equal(access(file.temporary, F_OK), 0);
+    close(STEAL_FD(lock));
+    store_close(opened());
+    assert_int_not_equal(access(file.temporary, F_OK), 0);
+    new_file_done(store, &file);
+    store_close(store);
+}
+
 #define STORE_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 UNIT_MAIN(STORE_TEST(test_store_open_removes_what_nobody_makes), STORE_TEST(test_store_open_moves_a_file_in_the_way),
           STORE_TEST(test_store_write_file_leaves_no_temporary), STORE_TEST(test_store_lock_waits_for_the_holders_death),
           STORE_TEST(test_store_check_free_names_folder_and_numbers), STORE_TEST(test_hash_fd_counts_holes_as_zeros),
-          STORE_TEST(test_disk_new_gives_an_empty_ext4), STORE_TEST(test_image_ensure_throws_damaged_records_away))
+          STORE_TEST(test_disk_new_gives_an_empty_ext4), STORE_TEST(test_image_ensure_throws_damaged_records_away),
+          STORE_TEST(test_store_publish_blob_without_unnamed_files), STORE_TEST(test_new_file_with_a_name_goes_with_its_maker))
