@@ -9,7 +9,7 @@ import pytest
 
 from processes import descendants
 
-STORE_MB = 700
+SPARE_MB = 250  # beside what is prepared in the store
 
 
 @pytest.fixture
@@ -17,7 +17,8 @@ def small_store(sandbox, tmp_path):
     """A whole store on a file system of its own: folder and environment."""
     store = tmp_path / "store"
     store.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={STORE_MB}m", "none", store], check=False).returncode:
+    used_mb = int(subprocess.run(["du", "-sm", sandbox.store], capture_output=True, check=True).stdout.split()[0])
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={used_mb + SPARE_MB}m", "none", store], check=False).returncode:
         pytest.skip("needs the right to mount")
     subprocess.run(["cp", "-a", "--sparse=always", f"{sandbox.store}/.", store], check=True)
     yield store, {"III_SANDBOX_DATA_DIR": str(store)}
