@@ -322,7 +322,7 @@ static int look_at_kernel(struct store *store, struct doctor_finding *f, struct 
     else if (err_is_set(e))
         return -1;
     else
-        found(f, DOCTOR_DEGRADED, "no kernel is prepared yet (the first run fetches Debian's)");
+        found(f, DOCTOR_DEGRADED, "no kernel is prepared yet (the first run does it)");
     remedy(f, "iii-sandbox run python -- true, or name one: `kernel:` and `kernel_modules:` in the configuration");
     return 0;
 }

@@ -2,6 +2,8 @@
 """Channels of the embedded engine, between clients and with this process' own ends: cases 21 to 25 and what goes wrong."""
 import hashlib
 
+import pytest
+
 from bus import BUILD, Bus, node
 
 FNV = """
@@ -141,6 +143,7 @@ SOCKET_READER = WRITE_64 + """
 """
 
 
+@pytest.mark.smoke
 def test_25_sixty_four_mebibytes_to_a_reader_that_pauses():
     with Bus(env=LEAN) as bus:
         found = node(flood(SOCKET_READER), bus.url, timeout=90)
@@ -150,6 +153,7 @@ def test_25_sixty_four_mebibytes_to_a_reader_that_pauses():
     assert found["calls"] > 50 and found["median_ms"] < 100, found
 
 
+@pytest.mark.smoke
 def test_25_the_same_with_our_own_reader_and_writer():
     reader = WRITE_64 + "const finished = client.trigger({ function_id: 'demo::consume', payload: { reader: channel.readerRef, pause_ms: 2000 }, timeoutMs: 60000 })"
     writer = """

@@ -106,6 +106,7 @@ def test_two_hundred_clients():
         assert metrics(bus)["iii_engine_functions"] == 9
 
 
+@pytest.mark.smoke
 def test_client_that_never_reads_slows_only_itself():
     with Bus() as bus:
         sock, status = handshake(bus.port)
@@ -133,6 +134,7 @@ def test_client_that_never_reads_slows_only_itself():
         sock.close()
 
 
+@pytest.mark.smoke
 def test_half_open_sockets_and_drops_by_the_thousand():
     with Bus() as bus:
         half = [socket.create_connection(("127.0.0.1", bus.port)) for _ in range(100)]
