@@ -154,7 +154,7 @@ char *text_base64(const void *bytes, size_t len)
         size_t have = len - at < 3 ? len - at : 3;
         uint32_t group = (uint32_t)p[at] << 16 | (have > 1 ? (uint32_t)p[at + 1] << 8 : 0) | (have > 2 ? p[at + 2] : 0);
         for (size_t i = 0; i < 4; i++)
-            *to++ = i <= have ? digits[group >> (18 - 6 * i) & 63] : '=';
+            *to++ = (char)(i <= have ? digits[group >> (18 - 6 * i) & 63] : '=');
     }
     *to = 0;
     return text;

@@ -16,7 +16,7 @@ struct preset {
     const char *env[5];
 };
 
-static const struct preset PRESETS[] = {
+static const struct preset presets[] = {
     {"python",
      "debian:" SUITE "+python3,python3-pip,python3-venv,python-is-python3,ca-certificates,procps,xxd",
      {"PIP_BREAK_SYSTEM_PACKAGES=1", "PIP_ROOT_USER_ACTION=ignore", "LANG=C.UTF-8"}},
@@ -24,9 +24,9 @@ static const struct preset PRESETS[] = {
      "debian:" SUITE "+nodejs,npm,ca-certificates,procps,xxd",
      {"NODE_OPTIONS=--experimental-global-webcrypto", "LANG=C.UTF-8"}},
 };
-#define PRESETS_LEN (sizeof PRESETS / sizeof *PRESETS)
+#define PRESETS_LEN (sizeof presets / sizeof *presets)
 
-static const char *const SOURCE_KINDS[] = {"debian:", "tar:", "dir:"};
+static const char *const source_kinds[] = {"debian:", "tar:", "dir:"};
 
 void recipe_done(struct recipe *recipe)
 {
@@ -49,14 +49,14 @@ const char *const *catalog_presets(void)
 {
     static const char *names[PRESETS_LEN + 1];
     for (size_t i = 0; i < PRESETS_LEN; i++)
-        names[i] = PRESETS[i].name;
+        names[i] = presets[i].name;
     return names;
 }
 
 static bool is_source(const char *name)
 {
-    for (size_t i = 0; i < sizeof SOURCE_KINDS / sizeof *SOURCE_KINDS; i++)
-        if (text_has_prefix(name, SOURCE_KINDS[i]) && name[strlen(SOURCE_KINDS[i])])
+    for (size_t i = 0; i < sizeof source_kinds / sizeof *source_kinds; i++)
+        if (text_has_prefix(name, source_kinds[i]) && name[strlen(source_kinds[i])])
             return true;
     return false;
 }
@@ -71,12 +71,12 @@ int catalog_find(const char *name, struct recipe *ret_recipe, struct err *e)
 {
     const struct preset *preset = NULL;
     for (size_t i = 0; i < PRESETS_LEN; i++)
-        if (!strcmp(PRESETS[i].name, name))
-            preset = &PRESETS[i];
+        if (!strcmp(presets[i].name, name))
+            preset = &presets[i];
     if (!preset && !is_source(name))
         return err_set(e, ERR_IMAGE_REFUSED,
-                       "there is no image '%s': it is neither a preset (%s, %s) nor debian:, tar: or dir:", name, PRESETS[0].name,
-                       PRESETS[1].name);
+                       "there is no image '%s': it is neither a preset (%s, %s) nor debian:, tar: or dir:", name, presets[0].name,
+                       presets[1].name);
     if (!preset && is_relative(name))
         return err_set(e, ERR_IMAGE_REFUSED, "the image '%s' needs an absolute path", name);
     struct recipe recipe = {
@@ -127,7 +127,7 @@ static void put_line(char **text, size_t *len, const char *key, const char *valu
     for (; *value; value++) {
         if (*value == '\\' || *value == '\n')
             grown[(*len)++] = '\\';
-        grown[(*len)++] = *value == '\n' ? 'n' : *value;
+        grown[(*len)++] = (char)(*value == '\n' ? 'n' : *value);
     }
     grown[(*len)++] = '\n';
     grown[*len] = 0;
@@ -166,7 +166,7 @@ static void unescape(char *value)
     for (const char *from = value; *from; from++) {
         if (*from == '\\' && from[1]) {
             from++;
-            *to++ = *from == 'n' ? '\n' : *from;
+            *to++ = (char)(*from == 'n' ? '\n' : *from);
         } else {
             *to++ = *from;
         }
@@ -241,7 +241,7 @@ static bool lists_equal(const struct strv *a, const struct strv *b)
     if (a->len != b->len)
         return false;
     for (size_t i = 0; i < a->len; i++)
-        if (strcmp(a->items[i], b->items[i]))
+        if (strcmp(a->items[i], b->items[i]) != 0)
             return false;
     return true;
 }

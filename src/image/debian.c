@@ -14,7 +14,7 @@
 #define DEBIAN_KEYRING "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 /* The parts of the host's apt configuration that say how to reach and trust a mirror. */
-static const char *const FORWARDED[] = {
+static const char *const forwarded_table[] = {
     "Acquire::http::",   "Acquire::https::",
     "Acquire::ftp::",    "Acquire::Check-",
     "Acquire::Max-",     "Acquire::Retries ",
@@ -27,7 +27,7 @@ struct stage {
     const char *words, *stage;
 };
 
-static const struct stage STAGES[] = {
+static const struct stage stages_table[] = {
     {"apt-get update", "reading package lists"},     {"downloading packages", "downloading packages"},
     {"extracting archives", "unpacking packages"},   {"installing essential", "installing the base system"},
     {"installing remaining", "installing packages"}, {"cleaning", "cleaning up"},
@@ -36,9 +36,9 @@ static const struct stage STAGES[] = {
 
 const char *debian_stage(const char *line)
 {
-    for (size_t i = 0; i < sizeof STAGES / sizeof *STAGES; i++)
-        if (strstr(line, STAGES[i].words))
-            return STAGES[i].stage;
+    for (size_t i = 0; i < sizeof stages_table / sizeof *stages_table; i++)
+        if (strstr(line, stages_table[i].words))
+            return stages_table[i].stage;
     return NULL;
 }
 
@@ -96,10 +96,11 @@ static int host_sources(const char *suite, const char *folder, const struct imag
         char *rest = lines.items[i];
         const char *uri = strsep(&rest, "|"), *release = rest ? strsep(&rest, "|") : NULL;
         const char *component = rest ? strsep(&rest, "|") : NULL, *key = rest ? strsep(&rest, "|") : NULL;
-        if (!component || !key || strncmp(release, suite, suite_len))
+        if (!component || !key || strncmp(release, suite, suite_len) != 0)
             continue;
         const char *tail = release + suite_len;
-        if (strcmp(tail, "") && strcmp(tail, "-updates") && strcmp(tail, "-security") && strcmp(tail, "/updates"))
+        if (strcmp(tail, "") != 0 && strcmp(tail, "-updates") != 0 && strcmp(tail, "-security") != 0 &&
+            strcmp(tail, "/updates") != 0)
             continue;
         if (key[0] == '/')
             strv_addf(&sources, "deb [signed-by=%s] %s %s %s", key, uri, release, component);
@@ -113,8 +114,8 @@ static int host_sources(const char *suite, const char *folder, const struct imag
 
 static bool is_forwarded(const char *line)
 {
-    for (size_t i = 0; FORWARDED[i]; i++)
-        if (text_has_prefix(line, FORWARDED[i]) && strchr(line, '"'))
+    for (size_t i = 0; forwarded_table[i]; i++)
+        if (text_has_prefix(line, forwarded_table[i]) && strchr(line, '"'))
             return true;
     return false;
 }

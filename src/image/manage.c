@@ -28,7 +28,7 @@ static void names_in(const struct store *store, const char *folder, struct strv 
     auto_free char *path = xasprintf("%s/%s", store->dir, folder);
     auto_dir dir = opendir(path);
     for (struct dirent *entry; dir && (entry = readdir(dir));)
-        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             strv_add(names, entry->d_name);
     if (names->len)
         qsort(names->items, names->len, sizeof *names->items, by_text);

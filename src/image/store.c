@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-static const char *const FOLDERS[] = {"images", "blobs/sha256", "kernels", "initramfs", "disks", "locks", "scratch"};
+static const char *const folders_table[] = {"images", "blobs/sha256", "kernels", "initramfs", "disks", "locks", "scratch"};
 
 #define PROGRESS_MS 100
 #define SEAL_SECS 1000000000 /* 2001-09-09 */
@@ -188,7 +188,7 @@ static void sweep(struct store *store)
     auto_free char *path = xasprintf("%s/scratch", store->dir);
     auto_dir dir = opendir(path);
     for (struct dirent *entry; dir && (entry = readdir(dir));)
-        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             sweep_one(store, entry->d_name);
 }
 
@@ -213,8 +213,8 @@ struct store *store_open(const char *dir, struct err *e)
     store->dir = dir ? xstrdup(dir) : path_data_dir(e);
     if (!store->dir)
         goto fail;
-    for (size_t i = 0; i < sizeof FOLDERS / sizeof *FOLDERS; i++)
-        if (make_folder(store, FOLDERS[i], e))
+    for (size_t i = 0; i < sizeof folders_table / sizeof *folders_table; i++)
+        if (make_folder(store, folders_table[i], e))
             goto fail_wrapped;
     sweep(store);
     uint64_t freed = 0;

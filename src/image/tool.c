@@ -20,7 +20,7 @@
 #define LINE_MAX_BYTES 600 /* of one line in a message */
 
 /* What a host tool needs from our environment; anything else would make images differ from user to user. */
-static const char *const KEPT_ENV[] = {"HOME",      "APT_CONFIG", "http_proxy", "https_proxy", "ftp_proxy",
+static const char *const kept_env[] = {"HOME",      "APT_CONFIG", "http_proxy", "https_proxy", "ftp_proxy",
                                        "all_proxy", "no_proxy",   "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"};
 
 static void fill_env(struct strv *env, const struct tool_start *start)
@@ -29,10 +29,10 @@ static void fill_env(struct strv *env, const struct tool_start *start)
     strv_add(env, "LC_ALL=C");
     strv_add(env, "DEBIAN_FRONTEND=noninteractive");
     strv_addf(env, "TMPDIR=%s", start->folder ? start->folder : "/tmp");
-    for (size_t i = 0; i < sizeof KEPT_ENV / sizeof *KEPT_ENV; i++) {
-        const char *value = getenv(KEPT_ENV[i]);
+    for (size_t i = 0; i < sizeof kept_env / sizeof *kept_env; i++) {
+        const char *value = getenv(kept_env[i]);
         if (value)
-            strv_addf(env, "%s=%s", KEPT_ENV[i], value);
+            strv_addf(env, "%s=%s", kept_env[i], value);
     }
 }
 

@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 
 /* Fixed, so that the same entries give the same bytes. Nothing needs them to differ between images. */
-static const uint8_t IMAGE_UUID[16] = {0x11, 0x15, 0xa4, 0xdb, 0x0c, 0x5e, 0x4b, 0x1d,
+static const uint8_t image_uuid[16] = {0x11, 0x15, 0xa4, 0xdb, 0x0c, 0x5e, 0x4b, 0x1d,
                                        0x9f, 0x3e, 0x69, 0x61, 0x67, 0x65, 0x72, 0x31};
-static const uint32_t HASH_SEED[4] = {0x69696973, 0x616e6462, 0x6f782d69, 0x6d616765};
+static const uint32_t hash_seed[4] = {0x69696973, 0x616e6462, 0x6f782d69, 0x6d616765};
 
 int ext4_failed(struct ext4 *w, errcode_t failure, const char *what, struct err *e)
 {
@@ -105,8 +105,8 @@ static void describe(struct ext2_super_block *super, uint64_t bytes_max)
 static void settle_superblock(struct ext4 *w)
 {
     struct ext2_super_block *super = w->fs->super;
-    memcpy(super->s_uuid, IMAGE_UUID, sizeof IMAGE_UUID);
-    memcpy(super->s_hash_seed, HASH_SEED, sizeof HASH_SEED);
+    memcpy(super->s_uuid, image_uuid, sizeof image_uuid);
+    memcpy(super->s_hash_seed, hash_seed, sizeof hash_seed);
     super->s_def_hash_version = EXT2_HASH_HALF_MD4;
     super->s_flags |= EXT2_FLAGS_UNSIGNED_HASH;
     super->s_default_mount_opts = EXT2_DEFM_XATTR_USER | EXT2_DEFM_ACL;
@@ -124,7 +124,7 @@ static void settle_superblock(struct ext4 *w)
 static void put_time(struct ext4_time when, uint32_t *secs, uint32_t *extra)
 {
     /* ext4 holds -2^31 to 2^34 - 2^31 seconds: 32 bits as a signed number, two more as an epoch */
-    int64_t lowest = INT32_MIN, highest = (3ll << 32) + INT32_MAX;
+    int64_t lowest = INT32_MIN, highest = (3LL << 32) + INT32_MAX;
     int64_t t = when.secs < lowest ? lowest : when.secs > highest ? highest : when.secs;
     *secs = (uint32_t)t;
     *extra = (uint32_t)(((t - (int32_t)t) >> 32) & 3) | when.nanos << 2;

@@ -71,7 +71,7 @@ static int walk_component(struct walk *walk, const char *name, size_t len, bool 
         return err_set(e, ERR_LIMIT, "a name of %zu bytes (IMAGE_NAME_MAX is %u)", len, (unsigned)IMAGE_NAME_MAX);
     uint32_t node = tree_find(t, walk->folder, name, len);
     if (node != TREE_NONE && tree_kind(t, node) == EXT2_FT_SYMLINK) {
-        auto_free char *target = malloc(IMAGE_SYMLINK_MAX + 1);
+        auto_free char *target = calloc(1, IMAGE_SYMLINK_MAX + 1);
         if (!target)
             return err_set(e, ERR_NOMEM, "no memory for a link");
         if (++walk->hops > IMAGE_SYMLINK_HOPS_MAX)

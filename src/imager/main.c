@@ -24,7 +24,7 @@
 
 #define IMAGE_FD 3
 
-static const char *const SYSCALLS[] = {
+static const char *const syscalls_allowed[] = {
     "read",           "write",        "pread64",      "pwrite64",      "lseek",   "fallocate", "ftruncate",
     "fstat",          "newfstatat",   "mmap",         "munmap",        "mremap",  "brk",       "madvise",
     "mprotect",       "exit",         "exit_group",   "futex",         "getpid",  "gettid",    "tgkill",
@@ -32,7 +32,7 @@ static const char *const SYSCALLS[] = {
     "getrandom",      "close",        NULL,
 };
 
-static const char *const FILE_SYSCALLS[] = {
+static const char *const file_syscalls_allowed[] = {
     "read",         "write",         "pread64",   "lseek",     "ftruncate",  "fstat",      "newfstatat",     "stat",
     "lstat",        "statx",         "open",      "openat",    "close",      "mkdir",      "mkdirat",        "rmdir",
     "unlink",       "unlinkat",      "symlink",   "symlinkat", "link",       "linkat",     "mknod",          "mknodat",
@@ -88,7 +88,7 @@ static int lock_into_folder(struct err *e)
 {
     unsigned missing;
     unpack_warm_up();
-    return jail_lockdown_into(IMAGE_FD, FILE_SYSCALLS, &missing, e);
+    return jail_lockdown_into(IMAGE_FD, file_syscalls_allowed, &missing, e);
 }
 
 static int pack(const char *name, const char *as, const struct pack_options *options, struct err *e)
@@ -114,7 +114,7 @@ static int image(bool compressed, struct err *e)
 {
     unsigned missing;
     tar_warm_up();
-    if (jail_lockdown(SYSCALLS, &missing, e))
+    if (jail_lockdown(syscalls_allowed, &missing, e))
         return -1;
     return make_image(compressed, e);
 }

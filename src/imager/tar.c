@@ -221,7 +221,7 @@ static int read_to_end(struct job *job, bool compressed, struct err *e)
     if (n < 0)
         return archive_failed(job, e);
     static const uint8_t zeros[sizeof in->tail];
-    if (!compressed && memcmp(in->tail, zeros, sizeof zeros))
+    if (!compressed && memcmp(in->tail, zeros, sizeof zeros) != 0)
         return err_set(e, ERR_INVALID, "the archive is cut: it has no end mark");
     job->summary.input_bytes = in->bytes;
     return 0;
