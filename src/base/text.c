@@ -190,3 +190,12 @@ void text_make_printable(char *text)
         if ((unsigned char)*text < 0x20 || *text == 0x7f)
             *text = '?';
 }
+
+void text_nearest_offer(struct text_nearest *nearest, const char *known)
+{
+    unsigned distance = text_distance(nearest->name, known);
+    if (distance < nearest->distance_max + !nearest->best) { /* the first may be as far as allowed, a later one must be nearer */
+        nearest->best = known;
+        nearest->distance_max = distance;
+    }
+}

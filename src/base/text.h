@@ -25,5 +25,13 @@ void text_hex(const void *bytes, size_t len, char *text) __attribute__((nonnull)
 char *text_base64(const void *bytes, size_t len) __attribute__((warn_unused_result));
 /* Edit distance, for "did you mean"; texts over 64 bytes are far from everything. */
 unsigned text_distance(const char *a, const char *b) __attribute__((nonnull));
+/* The nearest of several known names to a misspelt one, at most `distance_max` edits away: start with TEXT_NEAREST_INIT, offer
+ * each name, read `best` (NULL: none is near; borrowed). */
+struct text_nearest {
+    const char *name, *best;
+    unsigned distance_max;
+};
+#define TEXT_NEAREST_INIT(word, max) ((struct text_nearest){.name = (word), .distance_max = (max)})
+void text_nearest_offer(struct text_nearest *nearest, const char *known) __attribute__((nonnull));
 /* Replaces control characters by '?' in place: for what a peer said and a terminal or a log will show. */
 void text_make_printable(char *text) __attribute__((nonnull));

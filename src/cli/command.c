@@ -19,16 +19,10 @@ const struct cli_command *cli_find(const char *name)
 
 const char *cli_nearest(const char *name)
 {
-    const char *best = NULL;
-    unsigned best_distance = NEAR_ENOUGH + 1;
-    for (size_t i = 0; cli_commands[i]; i++) {
-        unsigned distance = text_distance(name, cli_commands[i]->name);
-        if (distance < best_distance) {
-            best_distance = distance;
-            best = cli_commands[i]->name;
-        }
-    }
-    return best;
+    struct text_nearest nearest = TEXT_NEAREST_INIT(name, NEAR_ENOUGH);
+    for (size_t i = 0; cli_commands[i]; i++)
+        text_nearest_offer(&nearest, cli_commands[i]->name);
+    return nearest.best;
 }
 
 static const struct cli_option *find_long(const struct cli_option *options, const char *name, size_t len)
@@ -49,17 +43,11 @@ static const struct cli_option *find_letter(const struct cli_option *options, ch
 
 static int fail_unknown(const struct cli_option *options, const char *word, struct err *e)
 {
-    const char *best = NULL;
-    unsigned best_distance = NEAR_ENOUGH + 1;
-    for (; options && options->name; options++) {
-        unsigned distance = text_distance(word + strspn(word, "-"), options->name);
-        if (distance < best_distance) {
-            best_distance = distance;
-            best = options->name;
-        }
-    }
-    if (best)
-        return err_set(e, ERR_USAGE, "unknown flag '%s' (did you mean --%s?)", word, best);
+    struct text_nearest nearest = TEXT_NEAREST_INIT(word + strspn(word, "-"), NEAR_ENOUGH);
+    for (; options && options->name; options++)
+        text_nearest_offer(&nearest, options->name);
+    if (nearest.best)
+        return err_set(e, ERR_USAGE, "unknown flag '%s' (did you mean --%s?)", word, nearest.best);
     return err_set(e, ERR_USAGE, "unknown flag '%s'; the guest's command goes after --", word);
 }
 

@@ -226,19 +226,13 @@ static int take_value(struct reading *r, const struct key *key, const yaml_node_
 
 static int fail_unknown(const struct reading *r, const yaml_node_t *node, const char *name, struct err *e)
 {
-    const char *best = NULL;
-    unsigned best_distance = NEAR_ENOUGH + 1;
-    for (size_t i = 0; i < KEYS_LEN; i++) {
-        unsigned distance = text_distance(name, keys[i].name);
-        if (distance < best_distance) {
-            best_distance = distance;
-            best = keys[i].name;
-        }
-    }
+    struct text_nearest nearest = TEXT_NEAREST_INIT(name, NEAR_ENOUGH);
+    for (size_t i = 0; i < KEYS_LEN; i++)
+        text_nearest_offer(&nearest, keys[i].name);
     if (strcmp(name, "sandbox") == 0)
         return fail(r, node, e, "legacy wrapped shape: the keys below `sandbox:` stand at the top level now");
-    auto_free char *text =
-        best ? xasprintf("unknown key '%.100s' (did you mean %s?)", name, best) : xasprintf("unknown key '%.100s'", name);
+    auto_free char *text = nearest.best ? xasprintf("unknown key '%.100s' (did you mean %s?)", name, nearest.best)
+                                        : xasprintf("unknown key '%.100s'", name);
     return fail(r, node, e, text);
 }
 

@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from hosts import path_without
+
 
 @pytest.fixture
 def own_store(sandbox, tmp_path):
@@ -15,27 +17,15 @@ def own_store(sandbox, tmp_path):
     return store
 
 
-def path_without(program, tmp_path):
-    """A PATH with everything but one program."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for source in ("/usr/sbin", "/usr/bin", "/sbin", "/bin"):
-        for entry in os.scandir(source):
-            target = folder / entry.name
-            if not entry.name.startswith(program) and not target.is_symlink():
-                target.symlink_to(entry.path)
-    return str(folder)
-
-
 def test_missing_qemu_is_named(sandbox, tmp_path):
-    done = sandbox.run("run", "python", "--", "true", env={"PATH": path_without("qemu-system", tmp_path)})
+    done = sandbox.run("run", "python", "--", "true", env={"PATH": path_without(tmp_path, "qemu-system")})
     assert done.returncode == 125
     assert b"qemu-system-x86" in done.stderr and b"install" in done.stderr
 
 
 def test_missing_kernel_that_cannot_be_fetched_is_named(sandbox, own_store, tmp_path):
     shutil.rmtree(own_store / "kernels")
-    done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(own_store), "PATH": path_without("apt", tmp_path)})
+    done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(own_store), "PATH": path_without(tmp_path, "apt")})
     assert done.returncode == 125
     assert b"kernel" in done.stderr and b"apt-cache is not in PATH" in done.stderr
 
@@ -52,7 +42,7 @@ def test_damaged_image_that_cannot_be_made_again_is_named(sandbox, own_store, tm
             elif damage == "cut":
                 new.truncate(size // 2)
         os.chmod(blob, 0o444)
-    done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(own_store), "PATH": path_without("mmdebstrap", tmp_path)})
+    done = sandbox.run("run", "python", "--", "true", env={"III_SANDBOX_DATA_DIR": str(own_store), "PATH": path_without(tmp_path, "mmdebstrap")})
     assert done.returncode == 125
     assert b"mmdebstrap" in done.stderr, done.stderr
 

@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from hosts import path_without
+
 
 def findings(sandbox, before="true", words=(), env=None):
     """The findings by name, after the shell lines `before` in a private mount namespace."""
@@ -22,16 +24,6 @@ def findings(sandbox, before="true", words=(), env=None):
 
 # A /dev of its own, with what a program needs and no kvm.
 OWN_DEV = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9 && mkdir /dev/shm"
-
-
-def path_without(tmp_path, *programs):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for source in ("/usr/sbin", "/usr/bin", "/sbin", "/bin"):
-        for entry in os.scandir(source):
-            if not entry.name.startswith(programs) and not (folder / entry.name).is_symlink():
-                (folder / entry.name).symlink_to(entry.path)
-    return str(folder)
 
 
 def test_healthy_host_lacks_nothing_that_is_needed(sandbox):
